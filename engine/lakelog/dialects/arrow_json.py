@@ -23,10 +23,8 @@ _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never es
 
 
 def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
-    """Keys of maps whose nulls are entries with a null value, rather than absent keys. A struct
-    does not distinguish them, so the text decides: the key is followed by null as often as nulls
-    were read (all are entries), or never (none is). Other counts, and keys with escapes, are
-    undecided.
+    """Map keys whose nulls are entries, not absent keys. Only the text shows which: the key is
+    followed by null as often as nulls were read, or never; otherwise raises NotProvenError.
     """
     nulls: dict[str, int] = {}
     keys: list[str] = []

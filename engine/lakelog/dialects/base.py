@@ -56,10 +56,7 @@ class CheckpointDefaults:
 
 @dataclass(frozen=True)
 class LayoutRequest:
-    """Inputs for the choice of a checkpoint layout, in addition to the protocol: the requested
-    `layout` or `AUTO`, properties (`format`, `policy`, `part_actions`), counts of actions, whether
-    several files are needed and allowed (`in_parts`), and whether memory is `bounded`.
-    """
+    """Inputs for the choice of a checkpoint layout, in addition to the protocol."""
 
     path: str
     layout: str = AUTO
@@ -67,7 +64,7 @@ class LayoutRequest:
     policy: str = "classic"
     files: int = 0
     others: int = 0
-    in_parts: bool = False
+    in_parts: bool = False  # several files are needed and allowed
     part_actions: int | None = None
     bounded: bool = False
 
@@ -95,9 +92,7 @@ class LayoutRequest:
 
 @dataclass(frozen=True)
 class CheckpointDifference:
-    """How a checkpoint may differ from the commits: action types that need not agree, with a note
-    for reports; `wrong` is why it is invalid nevertheless.
-    """
+    """Action types in which a checkpoint may differ from the commits, or why it is `wrong`."""
 
     wrong: str | None = None
     ignored: frozenset[str] = frozenset()
@@ -105,11 +100,7 @@ class CheckpointDifference:
 
 
 class Dialect(ABC):
-    """One log format. Implementations are singletons of their modules, stateless and thread-safe.
-
-    Attributes and methods that most formats share have a default; the abstract methods are the
-    minimum for reading, commits, checkpoints and cleanup.
-    """
+    """One log format; implementations are stateless, thread-safe singletons of their modules."""
 
     name: str
     """Registered name of the dialect, as in ``lakelog.create(format=)``."""
@@ -220,9 +211,7 @@ class Dialect(ABC):
         return "deletionVectors" in self.protocol_rules.features
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """The layout of a checkpoint; raises InvalidInputError if the requested one is unknown, or
-        unreadable for the table's readers (`LayoutRequest.refused`).
-        """
+        """The layout of a checkpoint; raises InvalidInputError if the table does not allow it."""
         del table
         return request.known(self.layouts[0] if request.layout == AUTO else request.layout, self)
 
@@ -270,30 +259,17 @@ class Dialect(ABC):
 
     @abstractmethod
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
-        """List the log folder and parse its names.
-
-        Args:
-            store: Store of the table.
-            hint: Use the pointer file to start listing near the end (the latest version must be the
-                same).
-            start: With ``hint=False``, the lowest commit version to list.
+        """List the log folder. With `hint`, the listing may start at the pointer, but must find the
+        same latest version; otherwise `start` is the lowest commit version to list.
         """
 
     @abstractmethod
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
-        """Read and decode many commits in as few parses as possible.
-
-        Args:
-            store: Store of the table.
-            commits: Commits by version, ascending.
-            files: False omits the file actions: `Actions.files` and `Actions.other` are empty, and
-                their lines are checked only if needed to find the others.
-
-        Raises:
-            MalformedLogError: Not JSON; with file, line and byte offset.
-            InvalidActionError: A required field is missing, or of the wrong type.
+        """Decode commits, by version ascending, in as few parses as possible. Without `files`,
+        `Actions.files` and `Actions.other` are empty, and their lines are checked only if needed.
+        Raises MalformedLogError (with line and byte offset) and InvalidActionError.
         """
 
     def decode_pieces(
@@ -304,23 +280,15 @@ class Dialect(ABC):
         *,
         files: bool = True,
     ) -> Iterator[Actions]:
-        """As `decode`, in pieces: concatenated, they equal the result of `decode`.
-
-        Args:
-            store: Store of the table.
-            commits: Commits by version, ascending.
-            piece_bytes: Approximate text of one piece, in bytes. A longer commit is one piece, or
-                split at line ends, if its framing allows.
-            files: As `decode`.
-
-        Memory: one piece, decoded; never all commits.
+        """As `decode`, in pieces of about `piece_bytes` of text, which bound memory; a longer
+        commit is one piece, or split at line ends.
         """
         for run in group_commits(commits, piece_bytes):
             yield self.decode(store, run, files=files)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
-        """Read and decode a log compaction file; rows have null ``version`` and ``position``.
-        Raises CorruptionError for a file that does not prove that it is complete.
+        """Decode a log compaction file, with null ``version`` and ``position``; raises
+        CorruptionError unless it proves that it is complete.
         """
         raise InternalError(
             f"the {self.name} format has no log compaction files",
@@ -338,26 +306,12 @@ class Dialect(ABC):
         commits: Sequence[CommitFile],
         paths: pl.Series | None = None,
     ) -> pl.DataFrame:
-        """The texts in the log of the paths that writers encode in different ways.
+        """Columns ``path`` and `PATH_TEXT`: the last text in `reader` and `commits` of each path
+        that writers encode in different ways, null if this dialect encodes it so; `paths` None is
+        all.
 
-        Writers compare the paths of an add and a remove as text, and do not all encode alike: a
-        path must be written again with its existing text.
-
-        Args:
-            store: Store of the table.
-            reader: The checkpoint to search; None for none.
-            commits: The commits above it.
-            paths: The decoded paths to search for; None for all.
-
-        Returns:
-            Columns ``path`` and `PATH_TEXT`, one row per path in the log: its last text, or null if
-            this dialect's writer encodes it in the same way. Paths that all writers encode alike
-            are omitted, and nothing is read for them.
-
-        Raises:
-            CorruptionError: A file cannot be read.
-
-        Memory: the returned rows, and one decoded batch or piece of commits.
+        Writers compare the paths of an add and a remove as text, so a path must be written again
+        with its existing text.
         """
         del store, reader, commits, paths
         return NO_TEXTS
@@ -374,21 +328,10 @@ class Dialect(ABC):
         columnar_above: int | None = None,
         configuration: Mapping[str, str | None] | None = None,
     ) -> bytes:
-        """The file of one commit; decoding it returns the same actions.
-
-        A null is an absent field, except in a map. A missing field with a ``written`` default in
-        the contract is decoded as this default. Columns that no action has (``version``, ``dvId``
-        and similar) are not written.
-
-        Args:
-            content: The actions.
-            columnar_above: Length in bytes, as JSON, above which the commit is one Parquet file;
-                only for a table whose protocol has the feature. None: never.
-            configuration: The table's properties, some of which control how commits are written.
-
-        Raises:
-            InvalidTransactionError: An action lacks a required field, or has one that the dialect
-                cannot encode.
+        """The file of one commit; decoding it returns the same actions. A null is an absent field,
+        except in a map. If the protocol has the feature, a commit of more than `columnar_above`
+        bytes of JSON is one Parquet file. Raises InvalidTransactionError for an action that cannot
+        be encoded.
 
         Memory: the file, and the texts of 64 Ki rows at a time.
         """
@@ -397,14 +340,7 @@ class Dialect(ABC):
     def open_checkpoint(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
     ) -> CheckpointReader:
-        """A reader over one checkpoint; opens files only when asked to read.
-
-        Args:
-            store: Store of the table.
-            checkpoint: The checkpoint.
-            batch_bytes: Approximate maximum size of a batch of `CheckpointReader.iter_files`, in
-                bytes; no column is then read whole. None: no limit, the fastest way.
-        """
+        """A reader that opens files only to read; `batch_bytes`: no column is read whole."""
 
     @abstractmethod
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
@@ -421,8 +357,8 @@ class Dialect(ABC):
         parts: Sequence[WrittenPart],
         meta: pl.DataFrame,
     ) -> StagedCheckpoint:
-        """The checkpoint of the finished parts in order, for a layout without a manifest; one with
-        a manifest is written by `checkpoint_writer`, which is given the sidecars as `kept`.
+        """The checkpoint of the finished parts in order, for a layout without a manifest; a
+        manifest is written by `checkpoint_writer`, with the sidecars as `kept`.
         """
         del store, parts, meta
         raise self._not_distributed(plan)
@@ -447,18 +383,8 @@ class Dialect(ABC):
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
     ) -> tuple[str, bytes] | None:
-        """The pointer's path, and the content that refers to an existing checkpoint; None if the
-        table's readers would misinterpret it.
-
-        Args:
-            store: Store of the table.
-            checkpoint: The checkpoint; all of it is counted.
-            created_ms: Creation time, in milliseconds since the Unix epoch, for pointers that
-                record it.
-
-        Raises:
-            CorruptionError: The checkpoint cannot be read.
-            UnavailableError: The store failed.
+        """Path and content of a pointer to an existing checkpoint, all of which is counted; None if
+        the table's readers would misinterpret it.
         """
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:

@@ -67,10 +67,7 @@ class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no 
 
 
 class CheckpointSources:
-    """The files of one checkpoint, and in `held` the number of rows of opened ones; with
-    `batch_bytes`, memory is bounded and nothing is cached. `bounds_type` returns the type of the
-    bounds in a file's record from its schema.
-    """
+    """The files of one checkpoint; with `batch_bytes`, memory is bounded and nothing is cached."""
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class CheckpointSources:
         self._version = checkpoint.version
         self._is_bounded = batch_bytes is not None
         self._bounds_type = bounds_type
-        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+        self._sizes = checkpoint.size_bytes_by_path
         self._recorded: dict[str, int] = {}
         self._sources: dict[str, RangedFile] = {}
         self._footers: dict[str, _Footer] = {}

@@ -33,14 +33,9 @@ _SCHEMA = pl.Schema(
 
 @dataclass(frozen=True)
 class Client:
-    """A reader or writer of tables.
-
-    Attributes:
-        name: Name and release.
-        reads: Features of readers that it supports (True, or since a release) or refuses (False).
-            Of other features of readers it is unknown.
-        writes: Features that its writes support or refuse, likewise; None if it does not write.
-        source: Where this is documented, or ``tested``: by lakelog's own tests.
+    """A reader or writer of tables, with the features that it supports (True, or since a release)
+    or refuses (False); others are unknown. `writes` None: it does not write. `source`: where this
+    is documented, or ``tested``.
     """
 
     name: str
@@ -50,11 +45,7 @@ class Client:
 
 
 def compatibility(table: TableConfiguration) -> pl.DataFrame:
-    """The clients of the table's dialect: one row per client; columns as in `Table.compatibility`.
-
-    ``reads`` and ``writes`` are null if the table has a feature of which no source says whether the
-    client supports it; ``unknown`` lists these. ``release`` is the first release that supports all.
-    """
+    """The clients of the table's dialect, one row each; columns as in `Table.compatibility`."""
     rules = table.rules
     supported = sorted(rules.supported(table.protocol))
     listed = table.protocol.reader_features or ()

@@ -28,9 +28,7 @@ _COMMIT_INFO = b'{"commitInfo":'
 
 
 def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Group files into chunks; a large file is split at line ends. The first chunks are small, so
-    that decoding starts while a log is read.
-    """
+    """Group files into chunks, the first ones small, so that decoding starts early."""
     chunk: list[Blob] = []
     size, most = 0, min(_FIRST_BYTES, CHUNK_BYTES)
     for blob in blobs:
@@ -66,8 +64,8 @@ def _cut(blob: Blob) -> Iterator[Blob]:
 
 @dataclass
 class Prepared:
-    """A chunk ready to parse: its text, and file and line of each row. commitInfo lines at the head
-    and tail of files are removed, because their types never agree in one parse.
+    """A chunk ready to parse, without the commitInfo lines at the head and tail of files, because
+    their types never agree in one parse.
     """
 
     text: bytes = b""

@@ -47,9 +47,7 @@ def with_count(content: CommitContent) -> CommitContent:
 
 
 class Counts:
-    """Compares the number of actions in lakelog's commitInfo, the first line, with the commit's
-    lines: a commit truncated at a line end looks complete.
-    """
+    """Detects commits truncated at a line end by the number of actions in lakelog's commitInfo."""
 
     def __init__(self, *, info_own_line: bool) -> None:
         self._info_own_line = info_own_line

@@ -147,8 +147,8 @@ def algorithm() -> str:
 
 @cache
 def kept_columns(kind: str) -> frozenset[str]:
-    """Columns that are digested by default: all except the origin of an action, statistics and tags
-    of removes (Delta protocol, Checkpoints), and ``extra``, which some layouts omit.
+    """Columns digested by default: not the origin, ``extra``, which some layouts omit, and
+    statistics and tags of removes (Delta protocol, Checkpoints).
     """
     dropped = _UNCOUNTED | _ORIGIN | {"extra"}
     return frozenset(actions.schema()) - (dropped | _REMOVE_DROPS if kind == "remove" else dropped)
@@ -157,12 +157,7 @@ def kept_columns(kind: str) -> frozenset[str]:
 def digest(
     frame: pl.DataFrame, columns: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> Digest:
-    """The digest of some actions. Memory: about 40 bytes per row.
-
-    >>> one = pl.DataFrame({"actionType": ["add", "add"], "path": ["a", "b"], "size": [1, 2]})
-    >>> digest(one) == digest(one[::-1]), digest(one) == digest(one.with_columns(size=2))
-    (True, False)
-    """
+    """The digest of some actions. Memory: about 40 bytes per row."""
     if not frame.height:
         return Digest()
     kinds = frame["actionType"]
@@ -230,9 +225,7 @@ def _leaves(series: pl.Series) -> list[pl.Series]:
 
 
 def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_Lanes]:
-    """Hashes of each column's values in both lanes, seeded by name; 0 for nulls, and for empty
-    collections if `absent` names the column.
-    """
+    """Hashes in both lanes; 0 for nulls, and for empty collections of `absent` columns."""
     flat = [n for n, s in enumerate(leaves) if not (s.dtype.is_nested() or s.dtype.is_float())]
     physical = pl.DataFrame([_physical(leaves[n]).alias(str(n)) for n in flat])
     # In one query, because a query costs more than hashing a few thousand rows.

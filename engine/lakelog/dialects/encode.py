@@ -182,7 +182,7 @@ def _split_extra(
     rows: pl.DataFrame, node: Node, kind: str
 ) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
     """Add a column with the text of unknown fields, without braces, for each level of the body that
-    has some; loops over the distinct texts, because only parsing shows the level of a field.
+    has some; loops over distinct texts, because only parsing shows a field's level.
     """
     if EXTRA not in rows.columns or rows[EXTRA].null_count() == rows.height:
         return rows, []

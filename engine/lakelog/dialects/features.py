@@ -38,20 +38,10 @@ class Stance(Enum):
 
 @dataclass(frozen=True)
 class Feature:
-    """One table feature.
-
-    Attributes:
-        name: Name in the protocol's lists.
-        stance: Whether lakelog writes tables with it.
-        note: The rule that is checked, or the reason for the rejection.
-        reader: Whether readers must support it too.
-        implied_from: Protocol versions (reader, writer) that imply it, without lists; None if it
-            must be listed. For IndexTables, the minimum versions.
-        requires: Features that it depends on.
-        replaces: Names of earlier forms; a table that has one of them needs no other.
-        switch: Returns whether metadata enable it; None if it has no property.
-        refused_if_active: Why a table with the active feature is not written; empty if it is.
-        remedy: Hint for users of a rejected table.
+    """One table feature. `implied_from` are the protocol versions (reader, writer) that imply it;
+    None if it must be listed; for IndexTables, the minimum versions. `replaces` are earlier forms,
+    any of which is sufficient. `switch` returns whether metadata enable it. `refused_if_active` is
+    why a table with the active feature is not written.
     """
 
     name: str

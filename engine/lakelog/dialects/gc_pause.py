@@ -9,9 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the collector of the whole process while many small objects without cycles are
-    allocated, which it would examine repeatedly. Nested, or if it is disabled, this does nothing.
-    """
+    """Pause garbage collection while many small objects without cycles are allocated."""
     if not gc.isenabled():
         yield
         return

@@ -41,9 +41,7 @@ _UTC_ZONES = frozenset(("UTC", "Z", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "+00:00"
 
 @dataclass(frozen=True)
 class Calendar:
-    """Whether a file counts days of old in the Julian calendar, in dates and timestamps or in
-    INT96, and the time zone of its timestamps.
-    """
+    """Which values of a file use the Julian calendar, and the zone of its timestamps."""
 
     dates: bool = False
     int96: bool = False
@@ -128,9 +126,7 @@ def _nulls(array: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def _gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Days since 1970: those of the Julian calendar before 1582 as the Gregorian ones of the same
-    year, month and day.
-    """
+    """Days since 1970; dates before 1582 keep year, month and day of the Julian calendar."""
     # The Julian date, with years that begin in March so that the leap day comes last.
     shifted = days + _UNIX_JDN + 32_082
     year = (4 * shifted + 3) // 1461

@@ -68,9 +68,7 @@ class CompactionFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCounts:
-    """The pointer's counts of a checkpoint: actions, live files, length of its files, and whether a
-    checksum covers them; None: not recorded.
-    """
+    """The pointer's counts of a checkpoint; `is_checked`: a checksum covers them."""
 
     actions: int | None = None
     adds: int | None = None
@@ -83,13 +81,9 @@ class Checkpoint:
     """One complete checkpoint in a listing; the greatest in order is the best to start from.
 
     Attributes:
-        version: Table version of the state.
-        layout: ``classic``, ``multipart``, ``v2-json``, ``v2-parquet`` (Delta); ``json``,
-            ``json-multipart``, ``avro-state``, ``flattened`` (IndexTables).
         rank: Preference among checkpoints of the same version; higher is better.
         paths: Files, relative to the table root, in order; without the sidecars of a V2 manifest.
-        sizes_bytes: Their listed lengths in bytes, or empty; a hint, which saves requests to a
-            remote store.
+        sizes_bytes: Their listed lengths, or empty; a hint, which saves requests.
         recorded: The counts that the pointer records, if it was read.
         checksum_path: The version checksum of its version, if one is listed.
         pointer_path: The pointer, if it is listed, may refer to this checkpoint, and was not read.
@@ -110,14 +104,19 @@ class Checkpoint:
         paths, sizes = tuple(f.path for f in files), tuple(f.size_bytes for f in files)
         return Checkpoint(version, layout, rank, paths, sizes)
 
+    @property
+    def size_bytes_by_path(self) -> dict[str, int]:
+        """The listed lengths; empty if they are unknown."""
+        return dict(zip(self.paths, self.sizes_bytes, strict=False))
+
     def without_records(self) -> Checkpoint:
         """The checkpoint, to be read without comparing it with other files' records of it."""
         return replace(self, recorded=None, checksum_path=None, pointer_path=None)
 
 
 class RecordMismatchError(MalformedLogError):
-    """The content of a checkpoint differs from a hint; `accepted` is the checkpoint to use if no
-    older files give its version, None if the evidence is against it.
+    """A checkpoint differs from a hint; `accepted` is the checkpoint to use if no older files give
+    its version, None if the evidence is against it.
     """
 
     accepted: Checkpoint | None = None
@@ -148,9 +147,7 @@ class LogListing:
 
 
 class CommitInfo(NamedTuple):
-    """One commitInfo as parsed JSON, which most reads never flatten; a tuple, because a log has
-    tens of thousands.
-    """
+    """A parsed commitInfo; a tuple, because a log has tens of thousands."""
 
     version: int | None
     position: int
@@ -212,23 +209,14 @@ class CheckpointPlan:
     """The plan of a checkpoint, made before writing.
 
     Attributes:
-        version: Table version of the state.
-        layout: As `Checkpoint.layout`; a layout that the dialect writes.
         parts: Number of files that contain file actions (parts, sidecars); 1 for a layout of one
             file. 0 for V2: file actions are in the manifest. Layouts with a manifest of parts
             (``json-multipart``, V2) use `part_actions` instead.
-        part_actions: Number of actions per part, for layouts without a fixed number of parts.
         schema: The table's schema, for typed copies of statistics and partition values.
-        partition_columns: Its partition columns, in order.
-        configuration: Its properties, which name the columns with statistics.
-        mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
-        deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
-        stats_as_json: Whether statistics are written as text.
-        stats_as_struct: Whether statistics and partition values are written typed.
+        configuration: The table's properties, which name the columns with statistics.
+        mapping: The table's column mapping mode: ``none``, ``name`` or ``id``.
         compression: Parquet codec, by pyarrow's name.
-        row_group_rows: Maximum number of rows per row group.
         batch_rows: Number of rows to convert at a time, if more than a row group.
-        created_ms: Current time, in milliseconds since the Unix epoch, for layouts that record it.
         kept: V2 only: unchanged sidecars of an earlier checkpoint; the manifest lists them together
             with the new ones.
         sidecar_starts: V2 only: number of actions of new sidecars, by the number of live files
@@ -257,9 +245,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A written, unpublished file of a checkpoint; `path` equals `target` if readers find it only
-    by its manifest (a sidecar).
-    """
+    """A written file; `path` equals `target` if only a manifest refers to it (a sidecar)."""
 
     path: str
     target: str
@@ -269,10 +255,9 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedCheckpoint:
-    """A checkpoint that is written but not yet published, under its current file names; renaming
-    the last of `files` completes it. The pointer (path and content) is written after the files,
-    never backward; None leaves it unchanged, because other readers of the table would misinterpret
-    it.
+    """A written, unpublished checkpoint; renaming the last of `files` completes it. The pointer
+    (path, content) is written after the files, never backward; None leaves it unchanged, because
+    other readers of the table would misinterpret it.
     """
 
     checkpoint: Checkpoint
@@ -281,10 +266,7 @@ class StagedCheckpoint:
 
 
 class CheckpointWriter(Protocol):
-    """Writes the files of one checkpoint under names that readers ignore.
-
-    Rows are flattened and narrow, paths decoded, with ``dvId`` if there are deletion vectors.
-    """
+    """Writes one checkpoint under names that readers ignore; rows are flattened, paths decoded."""
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
     """Computes the digest of file actions that is recorded with them, if the layout supports it;
@@ -318,9 +300,7 @@ class CheckpointWriter(Protocol):
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """A file that a task of a distributed checkpoint wrote: `digest` of the file actions that it
-    was given, and `tags` for its entry in a manifest.
-    """
+    """A file of a distributed checkpoint, and the `tags` of its entry in a manifest."""
 
     file: StagedFile
     digest: Digest
@@ -329,9 +309,7 @@ class WrittenPart:
 
 @dataclass(frozen=True)
 class CheckpointPart:
-    """One part of a distributed checkpoint, by its `number` from 0: the `plan` of the whole
-    checkpoint, all its non-file actions (`meta`), and `digest_of` as `CheckpointWriter.digest_of`.
-    """
+    """Input of one part of a distributed checkpoint; numbers start at 0, `plan` is of the whole."""
 
     store: LogStore
     plan: CheckpointPlan
@@ -385,9 +363,7 @@ def require_part(parts: pl.Series, number: int) -> None:
 
 
 class CheckpointReader(Protocol):
-    """Reads one checkpoint by columns; raises CorruptionError, NotFoundError, UnavailableError,
-    UnsupportedError.
-    """
+    """Reads one checkpoint; raises CorruptionError, NotFoundError or UnavailableError."""
 
     checkpoint: Checkpoint
 
@@ -398,13 +374,9 @@ class CheckpointReader(Protocol):
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """File actions in batches, in the order of the checkpoint's files.
-
-        Args:
-            columns: Flattened columns to read (a column that the checkpoint lacks is missing in the
-                frames). ``actionType`` and ``path`` are always included. `STRUCT_STATISTICS`
-                returns stored typed statistics, `PATH_TEXT` the paths as written.
-            kinds: ``add``, ``remove`` or both.
+        """File actions in batches, in the order of the checkpoint's files. A column that it lacks
+        is missing; ``actionType`` and ``path`` are always included. `STRUCT_STATISTICS` returns
+        stored typed statistics, `PATH_TEXT` the paths as written.
         """
         ...
 
@@ -442,14 +414,12 @@ def count_held(store: LogStore, reader: CheckpointReader) -> CheckpointCounts:
 
 @dataclass(frozen=True)
 class FileCondition:
-    """A condition on live files, for readers that skip other files.
+    """A condition on live files, for readers that skip other files; both functions return Booleans.
 
     Attributes:
         columns: Flattened columns that `may_match` reads.
-        may_match: Returns a Boolean Series: which rows of a frame of live files may match; a column
-            that the checkpoint lacks is missing in the frame.
-        may_hold: Returns a Boolean Series: which rows of a `RowGroups` frame may contain a matching
-            file.
+        may_match: For rows of live files; a column that the checkpoint lacks is missing.
+        may_hold: For rows of `RowGroups.frame`: whether one may contain a matching file.
     """
 
     columns: tuple[str, ...]
@@ -482,24 +452,15 @@ class SkippingReader(CheckpointReader, Protocol):
     """A reader that can skip row groups."""
 
     def row_groups(self) -> tuple[RowGroups, ...]:
-        """The row groups of every file with file actions; empty unless the bounds of all of them
-        are known for certain.
-
-        Their numbers of actions are compared with those recorded in the manifest, the pointer or
-        the version checksum.
+        """The row groups of every file with file actions, checked against recorded counts; empty
+        unless the bounds of all of them are known for certain.
         """
         ...
 
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """File actions of one kind in some row groups, as `iter_files` returns them.
-
-        Args:
-            columns: As `iter_files`.
-            chosen: Numbers of row groups, ascending, of `row_groups`.
-            kind: ``add`` or ``remove``.
-        """
+        """File actions of one kind in chosen row groups, ascending, as from `iter_files`."""
         ...
 
 
@@ -513,17 +474,9 @@ class MatchingReader(CheckpointReader, Protocol):
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """Live files that may match, as `iter_files` returns them.
-
-        Paths and the condition's columns are read for every live file, the other columns only in
-        row groups with a file that may match.
-
-        Args:
-            columns: As `iter_files`, including the condition's columns.
-            condition: The condition. If it has only ``partitionValues``, it may be evaluated once
-                per distinct value.
-            seen: Called with batches of all live files, with the columns ``path`` and, if
-                requested, ``dvId``, among others; from any thread.
+        """Live files that may match; `columns` include the condition's. A condition on
+        ``partitionValues`` alone may be evaluated once per distinct value. `seen` is called from
+        any thread with ``path`` and requested ``dvId`` of all live files.
         """
         ...
 

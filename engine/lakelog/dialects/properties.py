@@ -26,12 +26,7 @@ _INT_BITS, LONG_BITS = 31, 63
 
 @dataclass(frozen=True)
 class Kind:
-    """The valid values of a property.
-
-    Attributes:
-        text: Description of the expected value.
-        accepts: Returns whether a value is valid.
-    """
+    """A description of the valid values of a property, and whether a value is one."""
 
     text: str
     accepts: Callable[[str], bool]
@@ -217,8 +212,8 @@ _INDEXTABLES_BY_LOWER = {key.lower(): kind for key, kind in INDEXTABLES_PROPERTI
 
 
 class PropertyRules:
-    """The properties that all dialects accept. `ignored` are properties without effect, by
-    lower-case key, with the reason and the value that matches lakelog's behaviour.
+    """The properties that all dialects accept. `ignored` have no effect, by lower-case key, with
+    the reason and the value that matches lakelog's behaviour.
     """
 
     ignored: Mapping[str, tuple[str, str]] = WITHOUT_EFFECT

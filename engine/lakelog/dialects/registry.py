@@ -18,14 +18,7 @@ _LOADED: dict[str, Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
-    """Make a dialect known to `lakelog.open` and `lakelog.create`.
-
-    Args:
-        dialect: A stateless instance; one of the same name is replaced.
-
-    Raises:
-        InvalidInputError: Another dialect has the same log folder.
-    """
+    """Register a dialect, replacing one of its name; raises if another has its log folder."""
     for name, folder in _FOLDERS.items():
         if name != dialect.name and folder == dialect.log_folder:
             raise InvalidInputError(

@@ -76,9 +76,7 @@ def encode_record(
     bounds: pa.StructArray | None,
     **more: Any,
 ) -> str:
-    """The value of `RECORD_KEY` for the file `name`, whose data has `end` bytes; `counts` are rows,
-    live files and tombstones per row group.
-    """
+    """The value of `RECORD_KEY`, with rows, live files and tombstones per row group."""
     rows, adds, removes = zip(*counts, strict=True) if counts else ((), (), ())
     content = {
         "file": name,
@@ -94,9 +92,7 @@ def encode_record(
 
 
 def read_record(file: pq.ParquetFile, path: str, bounds_type: BoundsType) -> pl.DataFrame | None:
-    """The recorded row groups of a file, as `RowGroups.frame`, ``bounds`` only if known; None
-    without a valid record.
-    """
+    """Row groups as in `RowGroups.frame`, ``bounds`` if known; None without a valid record."""
     record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
     content = None if record is None else _content(record, path)
     if content is None:
@@ -133,9 +129,7 @@ def parse_records(
 
 
 def is_replaced(file: pq.ParquetFile, path: str, recorded: str | None) -> bool:
-    """Whether a file is not the one for which `recorded` was written elsewhere; a damaged record
-    proves nothing.
-    """
+    """Whether a file is not the one of `recorded`; a damaged record proves nothing."""
     if recorded is None or _content(recorded.encode(), path) is None:
         return False
     own = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
@@ -260,9 +254,7 @@ def _json_type(type_: pa.DataType) -> pa.DataType:
 def bound_of(
     name: str, values: pa.ChunkedArray, most_bytes: int = _CUT_BYTES - 1
 ) -> pa.Scalar | None:
-    """A lower or upper bound of the values; None if one is unknown. A greatest text of more than
-    `most_bytes` may be a prefix.
-    """
+    """A bound, or None; a greatest text of more than `most_bytes` may be a prefix."""
     is_float = pa.types.is_floating(values.type)
     if values.null_count or (is_float and pc.any(pc.is_nan(values)).as_py()):
         return None
@@ -286,7 +278,5 @@ def partition_bound(name: str, values: pa.ChunkedArray) -> pa.Scalar | None:
 
 
 def has_partition_bounds(type_: pa.DataType) -> bool:
-    """Whether partition values of a type have bounds; not floats, because their texts change value
-    with the type.
-    """
+    """Whether partition values have bounds; not floats, whose texts change value with the type."""
     return not (pa.types.is_floating(type_) or pa.types.is_binary(type_))

@@ -30,9 +30,9 @@ _INT_BITS = {"long": 64, "integer": 32}
 
 
 class Blob(NamedTuple):
-    """Bytes of one log file (decompressed), or a whole-line slice of them from the 0-based
-    `first_line` and `offset`; a tuple, for a log has tens of thousands. `version` is None if the
-    file does not record it. A `whole` file without actions is a torn write, and raises.
+    """Bytes of one log file (decompressed), or whole lines of them from the 0-based `first_line`
+    and `offset`; a tuple, because a log has tens of thousands. A `whole` file without actions is a
+    torn write, and raises.
     """
 
     version: int | None
@@ -79,9 +79,7 @@ def no_action(blob: Blob) -> MalformedLogError:
 
 
 class Line(NamedTuple):
-    """One line of a log file: bytes without line end, file, version or None, and 0-based number and
-    offset in the decompressed file.
-    """
+    """One line of a log file; `number` and `offset` (decompressed) are 0-based."""
 
     text: bytes
     path: str
@@ -150,9 +148,7 @@ def _is_shallow(text: bytes) -> bool:
 
 
 def _check_keys(parsed: dict[str, Any], line: Line) -> None:
-    """Raise for a line that is nested too deeply or repeats a key: orjson keeps the last, and the
-    protocol has no rule.
-    """
+    """Raise for deep nesting or a repeated key, of which orjson keeps the last."""
     try:
         keys = _count_keys(parsed)
     except RecursionError as cause:

@@ -49,9 +49,7 @@ _SEEDS = {"one": 0x5EED, "two": 0xD1CE}
 
 @dataclass(frozen=True)
 class Tally:
-    """The live files of a checkpoint: ``one`` and ``two`` (hash, UInt64) and ``size`` (Int64), and
-    whether two may have the same path.
-    """
+    """Hashes and sizes of a checkpoint's live files, and whether paths may repeat."""
 
     hashes: pl.DataFrame
     paths_repeat: bool
@@ -224,9 +222,7 @@ class RowGroupChoice:
 
 
 class Base:
-    """A state's checkpoint: its reader, and the data read from it, shared by updates. `projections`
-    and `disk` cache columns; `settled` contains decisions about repeated files.
-    """
+    """A state's checkpoint, and the data read from it, which later states of the handle share."""
 
     def __init__(self, reader: CheckpointReader) -> None:
         self.reader = reader
@@ -308,9 +304,7 @@ class Base:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `MatchingReader`; uses cached columns if these were requested before, or if there is
-        a disk cache, which stores only whole columns.
-        """
+        """See `MatchingReader`; reads whole columns if they are cached, or for the disk cache."""
 
         def matching(frame: pl.DataFrame) -> pl.DataFrame:
             seen(frame)

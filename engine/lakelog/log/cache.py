@@ -125,9 +125,8 @@ class CacheStats:
 
 @dataclass(frozen=True)
 class _ListedVersion:
-    """The files of a version in a listing: segment, notes, length and time of checkpoint and
-    compaction files (`marks`), and the commits that the checkpoint may depend on (`below`; None:
-    not listed).
+    """The files of a version in a listing: `marks` are length and time of checkpoint and compaction
+    files, `below` the commits that the checkpoint may depend on (None: not listed).
     """
 
     segment: LogSegment
@@ -172,10 +171,10 @@ class StateCache:
         self._monotonic = monotonic
         self._clock = clock
         self._lock = threading.Lock()  # protects the attributes below
-        self._looking = threading.Lock()  # taken while the store is asked for the latest version
+        self._checking = threading.Lock()  # taken while the store is asked for the latest version
         self._held: OrderedDict[int, _CachedState] = OrderedDict()
         self._strong: dict[int, State] = {}
-        self._looked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
+        self._checked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
         self._committed_s = float("-inf")
         self._begun = self._ended = 0  # number of begun and ended checks for the latest version
         self._needs_whole = False
@@ -196,16 +195,16 @@ class StateCache:
             self._count("versions_list", hit=state is not None)
         if state is None and version is None:
             begun = self._begun
-            with self._looking:
+            with self._checking:
                 # A check of another thread that began after this call is as current as one of its
                 # own.
                 if self._ended > begun:
                     state = self._recent(version, float("-inf"))
                 if state is None:
                     self._begun = turn = self._begun + 1
-                    state = self._look(version)
+                    state = self._check(version)
                     self._ended = turn
-        return state or self._look(version)
+        return state or self._check(version)
 
     def state_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> State:
         """The latest version at or before a time; `max_staleness_s` applies only to the version."""
@@ -222,7 +221,7 @@ class StateCache:
         with self._lock:
             self._held.clear()
             self._strong.clear()
-            self._looked.clear()
+            self._checked.clear()
             self._projections.clear()
 
     def stats(self) -> CacheStats:
@@ -238,17 +237,17 @@ class StateCache:
     def _recent(self, version: int | None, least_s: float) -> State | None:
         """The cached state of the last check, if that began at `least_s` or later."""
         with self._lock:
-            looked = self._looked.get(version)
-            if looked is None or looked[0] < least_s:
+            checked = self._checked.get(version)
+            if checked is None or checked[0] < least_s:
                 return None
-            if version is None and looked[0] <= self._committed_s:
+            if version is None and checked[0] <= self._committed_s:
                 return None
-            state = looked[1]()
+            state = checked[1]()
         if state is not None:
             self._count_state(state, len(state.segment.commits), read=0)
         return state
 
-    def _look(self, version: int | None) -> State:
+    def _check(self, version: int | None) -> State:
         segment: LogSegment | None = None
         began_s = 0.0
 
@@ -256,10 +255,10 @@ class StateCache:
             nonlocal segment, began_s
             segment = None
             began_s, now = self._monotonic(), self._clock()
-            seen = _Seen(self._log.store)
-            looking = replace(self._log, store=seen)
+            seen = _RecordingStore(self._log.store)
+            log = replace(self._log, store=seen)
             hint = version is None and not self._needs_whole
-            listing, segment = choose(looking, version, hint=hint)
+            listing, segment = choose(log, version, hint=hint)
             listed = self._describe(listing, segment, seen, now, hint=hint)
             with self._lock:
                 held = [(each, state) for each in self._held.values() if (state := each.state())]
@@ -271,14 +270,20 @@ class StateCache:
             attempt, lambda error: segment is not None and is_outdated(self._log, segment, error)
         )
         with self._lock:
-            if began_s >= self._looked.get(version, (began_s,))[0]:
-                self._looked[version] = (began_s, weakref.ref(state))
+            if began_s >= self._checked.get(version, (began_s,))[0]:
+                self._checked[version] = (began_s, weakref.ref(state))
             # After an error, only the result of this check can be trusted.
-            self._looked = {k: v for k, v in self._looked.items() if v[1]() is not None}
+            self._checked = {k: v for k, v in self._checked.items() if v[1]() is not None}
         return state
 
     def _describe(
-        self, listing: LogListing, segment: LogSegment, seen: _Seen, now: int, *, hint: bool
+        self,
+        listing: LogListing,
+        segment: LogSegment,
+        seen: _RecordingStore,
+        now: int,
+        *,
+        hint: bool,
     ) -> _ListedVersion:
         checkpoint = segment.checkpoint
         paths = [c.path for c in listing.compactions]
@@ -350,13 +355,10 @@ class StateCache:
         with self._lock:
             self._held.pop(state.version, None)
             self._held[state.version] = held
-            self._strong.pop(state.version, None)
             self._evict(began_s)
 
     def _evict(self, present_s: float) -> None:
-        """Evict old states, then the least recently used. The size of a state that is decoded later
-        is known only then; until then, the cache refers to it weakly.
-        """
+        """Evict old states, then the least recently used; an undecoded state is held weakly."""
         weigher = _Weigher(self._projections.size_bytes)
         strong: dict[int, State] = {}
         for version, held in reversed(list(self._held.items())):
@@ -392,7 +394,7 @@ class StateCache:
 _COUNTING = threading.Lock()
 
 
-class _Seen(StoreWrapper):
+class _RecordingStore(StoreWrapper):
     """A store that records listed entries."""
 
     def __init__(self, store: LogStore) -> None:

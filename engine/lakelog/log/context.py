@@ -36,11 +36,7 @@ _MILLISECONDS = re.compile(r"-?[0-9]{5,18}")
 
 
 def to_ms(timestamp: Timestamp) -> int:
-    """A point in time as milliseconds since the Unix epoch; without a time zone it is UTC.
-
-    >>> to_ms("1970-01-02"), to_ms("1970-01-01T01:00:00+01:00"), to_ms(5)
-    (86400000, 0, 5)
-    """
+    """A point in time as milliseconds since the Unix epoch; without a time zone it is UTC."""
     if isinstance(timestamp, bool) or timestamp is None:
         raise InvalidInputError("invalid timestamp", found=timestamp)
     if isinstance(timestamp, int):
@@ -67,11 +63,7 @@ def to_ms(timestamp: Timestamp) -> int:
 
 
 def iso_text(at_ms: int) -> str:
-    """A point in time as ISO 8601; in milliseconds if it is beyond the years 1 to 9999.
-
-    >>> iso_text(1_700_000_000_123), iso_text(1 << 60)
-    ('2023-11-14T22:13:20.123Z', '1152921504606846976 ms')
-    """
+    """A time as ISO 8601; in milliseconds if it is beyond the years 1 to 9999."""
     try:
         at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at_ms)
     except OverflowError:
@@ -90,9 +82,8 @@ def list_again(
     is_outdated: Callable[[Exception], bool],
     errors: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """The result of `attempt`, which lists the log and reads from the listing. If it fails with one
-    of `errors`, and `is_outdated` returns that cleanup removed listed files, it is called again, a
-    limited number of times.
+    """Call `attempt`, which lists the log and reads from the listing, a limited number of times
+    while it fails because cleanup removed listed files (`is_outdated`).
     """
     for _ in range(MOST_ATTEMPTS - 1):
         try:
@@ -139,8 +130,8 @@ class Log:
 
     def _listed(self, *, hint: bool = False, start: int = 0) -> LogListing:
         """A consistent listing. A folder is listed page by page, so a listing may lack a commit and
-        contain a later one. All files in one listing existed before the next one began; up to
-        these, the next one is complete.
+        contain a later one. All its files existed before the next listing began, which is therefore
+        complete up to them.
         """
         with gc_paused():
             listing = self.dialect.list_log(self.store, hint, start)
@@ -186,8 +177,7 @@ def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
 
 def version_at(log: Log, timestamp_ms: int, latest: Callable[[], Metadata]) -> int:
     """The latest version committed at or before a time, by in-commit timestamps or else monotone
-    file times (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps);
-    `latest` returns the metadata of the latest version.
+    file times (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps).
     """
     listing = log.list_all()
     latest_version(listing, log.table)
@@ -222,9 +212,9 @@ def version_at(log: Log, timestamp_ms: int, latest: Callable[[], Metadata]) -> i
 
 
 def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
-    """Increasing commit times of all versions (``version``, ``timestamp`` in ms) if some exist only
-    as states. A state records its time, while a commit has its file's time, which copying changes;
-    therefore file times are limited by the times of later states.
+    """Increasing commit times of all versions (``version``, ``timestamp`` in ms), some of which may
+    exist only as states. A state records its time, while a commit has its file's, which copying
+    changes; so file times are limited by the times of later states.
     """
     written = {c.version for c in listing.commits}
     stated = [c for c in listing.checkpoints if c.version not in written]

@@ -34,10 +34,7 @@ _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
 def diff(
     log: Log, a: int, b: int, open_version: Callable[[int], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """The differences from version `a` to `b` (in either order), in `DIFF_SCHEMA`; see
-    `lakelog.Table.diff`. Memory: paths of both versions if commits between them are missing, else
-    the changes.
-    """
+    """See `Table.diff`. Memory: paths of both versions if commits between them are missing."""
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: LogSnapshot.open(log, version))
     older, newer = open_version(low), open_version(high)

@@ -150,9 +150,7 @@ def columns_of(
     files: Mapping[str, FileEntry | None],
     count: Callable[[bool], None],
 ) -> CachedColumns | None:
-    """The entry of a checkpoint, possibly empty; None if one of its files is not listed. `count` is
-    called for each read, with whether it was a hit.
-    """
+    """The entry of a checkpoint, possibly empty; None if one of its files is not listed."""
     entries = [files.get(path) for path in checkpoint.paths]
     if not entries or None in entries:
         return None
@@ -205,9 +203,7 @@ class CachedColumns:
         kinds: Sequence[str],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """File actions from the entry if it has all columns, else from `read`, which are then
-        stored. Memory: a batch if read, else mapped files.
-        """
+        """File actions from the entry if it has all columns, else from `read`, then stored."""
         wanted = list(dict.fromkeys((*_ALWAYS, *columns)))
         found = self._load(wanted, kinds)
         self.count(found is not None)

@@ -156,11 +156,8 @@ def write_state(
     max_part_bytes: int = 134_217_728,
     timestamp_ms: int | None = None,
 ) -> ExportManifest:
-    """Write a state to an empty directory (path or URL) in parts of about `max_part_bytes`, and
-    return the manifest, which is the last file.
-
-    Rows have the order of `Snapshot.iter_state`, with files sorted (`lakelog.log.file_order`).
-    Raises InvalidInputError, UnavailableError (written files are deleted) or CorruptionError.
+    """Write a state to an empty directory (path or URL) in parts, in the order of
+    `Snapshot.iter_state`; the manifest is the last file. Written files are deleted after an error.
     Memory: the rows of one kind while sorting, at most 1 GiB, and the layers above the checkpoint.
     """
     import fsspec

@@ -80,9 +80,9 @@ class KeyRanges:
 
 @dataclass(frozen=True)
 class FileOrder:
-    """The sort key of file actions: typed partition values, minimum values of the `leading` columns
-    (live files only), then paths by UTF-8 bytes, as `spell` encodes them. Nulls, missing and
-    invalid values come first. Live files in `ranges` precede all others.
+    """The sort key of file actions: partition values, minimum values of `leading` columns (live
+    files only), then paths by UTF-8 bytes, as `spell` encodes them; nulls, missing and invalid
+    values first. Live files in `ranges` precede all others.
     """
 
     schema: contract.Struct
@@ -384,8 +384,8 @@ class _Runs:
         return self._merge(self.blocks)
 
     def _merge(self, blocks: Sequence[_Block]) -> Iterator[pl.DataFrame]:
-        """Merge blocks in the order of their first rows: rows before the first row of the last
-        block read precede all rows on disk.
+        """Merge blocks by their first rows: rows before the first row of the last block read
+        precede all rows on disk.
         """
         if not blocks:
             return
@@ -432,9 +432,7 @@ def _sorted_by(keys: pl.DataFrame) -> Numbers:
 
 
 def _packed(keys: pl.DataFrame) -> pl.DataFrame:
-    """One column of integers with the order and the equality of the keys, which is sorted faster;
-    the keys themselves if their types or ranges do not allow it.
-    """
+    """One column of integers that sorts as the keys, but faster; or the keys themselves."""
     packed: Numbers = np.zeros(keys.height, np.int64)
     choices = 1
     for key in keys:

@@ -43,9 +43,7 @@ def lazy_frame(
     *,
     is_pure: bool = False,
 ) -> pl.LazyFrame:
-    """A lazy frame that, on collect, reads only the columns that the query needs. `read` may omit
-    rows that do not match its predicate.
-    """
+    """A lazy frame that reads only needed columns; `read` may omit rows without a match."""
 
     def scan(
         with_columns: list[str] | None,
@@ -371,9 +369,7 @@ class FilesQuery:
         )
 
     def _was_text(self, bounds: pl.Series, column: str) -> bool:
-        """Whether bounds of a column are texts, although its values no longer are: the least text
-        may differ from the text of the least value.
-        """
+        """Whether bounds are texts of a former type, whose least is not that of the values."""
         field = self.metadata.schema.field(column)
         assert field is not None
         name = contract.physical_name(field, self.mapping)
@@ -409,9 +405,7 @@ class FilesQuery:
 
 
 def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
-    """Some columns (not statistics) of the live files of some decoded paths. In a checkpoint that
-    records paths, only row groups that may contain one of them are read.
-    """
+    """Columns (not statistics) of the live files of decoded paths."""
     condition = path_condition(pl.Series("path", list(paths), dtype=pl.String))
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
@@ -436,9 +430,7 @@ def lazy_files(
     stats: bool = False,
     flatten: bool = False,
 ) -> pl.LazyFrame:
-    """The lazy frame of `Snapshot.files`. `metadata` is read now if the schema depends on it,
-    `live` (batches of live files, by columns, transform and condition) on collect.
-    """
+    """See `Snapshot.files`; `metadata` is read now if the schema needs it, `live` on collect."""
     query = FilesQuery(dialect, protocol, metadata, where, stats, flatten)
     query.check()  # immediately, not on collect
     schema = query.schema()

@@ -59,15 +59,15 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     return with_stable_listing(log, lambda listing: _history(log, listing, limit))
 
 
-def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
-    """`look` with a listing of the whole log, again if cleanup deleted listed commits."""
+def with_stable_listing(log: Log, read: Callable[[LogListing], _T]) -> _T:
+    """Call `read` with a listing of the whole log, again if cleanup deleted listed commits."""
     listed: set[str] = set()
 
     def attempt() -> _T:
         nonlocal listed
         listing = log.list_all()
         listed = {commit.path for commit in listing.commits}
-        return look(listing)
+        return read(listing)
 
     def is_outdated(_: Exception) -> bool:
         return not listed <= {commit.path for commit in log.list_all().commits}
@@ -127,9 +127,8 @@ def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
 def commits_between(
     log: Log, listing: LogListing, start: int, end: int | None, *, whole: bool = False
 ) -> tuple[CommitFile, ...]:
-    """The commits `start` to `end`, inclusive, without a gap (LogGapError). Commits that cleanup
-    deleted at the beginning of the range are omitted with a `LakelogWarning`; with `whole`, they
-    are an error.
+    """The commits `start` to `end`, inclusive, without a gap (LogGapError). Commits deleted at the
+    beginning of the range are omitted with a `LakelogWarning`; with `whole`, they are an error.
     """
     latest = latest_version(listing, log.table)
     last = latest if end is None else end
@@ -168,10 +167,9 @@ def _on_disk(commits: Sequence[CommitFile]) -> str:
 
 
 def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFrame:
-    """Every action of the commits `start` to `end`, inclusive, in the flattened schema, by
-    (version, position); see `Table.actions`. The log is listed on collect. If cleanup deletes
-    commits before the first rows are returned, the log is listed again; if it deletes them later,
-    an error is raised. Memory: the selected columns; about 64 MB of commits are decoded at a time.
+    """See `Table.actions`. The log is listed on collect, and again if cleanup deletes commits
+    before the first rows are returned; later, an error is raised. Memory: the selected columns;
+    about 64 MB of commits are decoded at a time.
     """
 
     def read(wanted: Sequence[str], _predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:

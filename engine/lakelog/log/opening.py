@@ -70,17 +70,18 @@ def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: 
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
     """Whether files are missing because of cleanup; those of a listed checkpoint are damaged."""
-    causes: list[
-        BaseException
-    ] = []  # an error can be its own cause: `fall_back` raises such errors again
+    # An error can be its own cause, because `fall_back` raises such errors again.
+    causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
         causes.append(cause)
         cause = cause.__cause__
-    return any(isinstance(each, FileNotFoundError) for each in causes) and has_left(log, segment)
+    return any(isinstance(each, FileNotFoundError) for each in causes) and has_lost_files(
+        log, segment
+    )
 
 
-def has_left(log: Log, segment: LogSegment) -> bool:
+def has_lost_files(log: Log, segment: LogSegment) -> bool:
     """Whether the log no longer lists all files that were chosen for a version."""
     there = log_paths(log.list_all())
     chosen = [c.path for c in segment.commits] + [c.path for c in segment.compactions]
@@ -136,12 +137,12 @@ def open_segment(
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The version without its damaged checkpoint, if provably correct, or with it if
-    `resolve_repeated_files` decides its repeated files.
+    """The version without its damaged checkpoint, or with it if its repeated files can be
+    decided.
 
-    Correct means: commits are contiguous from 0 or from an older complete checkpoint, with one
-    table id, under protocols that can be read. Otherwise a truncated or dropped table could
-    reappear.
+    Older files are used only if commits are contiguous from 0 or from an older complete checkpoint,
+    with one table id, under protocols that can be read. Otherwise a truncated or dropped table
+    could reappear.
     """
     settled = None if state.settled.height else resolve_repeated_files(state)
     if settled is not None:
@@ -198,9 +199,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
 
 
 def _despite_records(state: State, error: CheckpointCorruptionError) -> State | None:
-    """The state from its checkpoint if a hint that may be wrong itself contradicts it, for the case
-    that older files do not decide; None if the evidence is against the checkpoint.
-    """
+    """The state to use if older files decide nothing and only a hint contradicts the checkpoint."""
     cause = error.__cause__
     if not isinstance(cause, RecordMismatchError) or cause.accepted is None:
         return None
@@ -224,10 +223,9 @@ def table_ids(state: State) -> set[object]:
 
 
 def unreadable_protocol(state: State) -> str | None:
-    """Why a protocol in the state's files cannot be read; None if all can. A feature that was
-    dropped may give earlier commits a meaning that only the checkpoints after it have recorded.
-
-    Source: Delta protocol, Checkpoint Protection.
+    """Why a protocol in the state's files cannot be read, or None. A feature that was dropped may
+    give earlier commits a meaning that only later checkpoints record (Delta protocol, Checkpoint
+    Protection).
     """
     try:
         state.log.check_protocols(_all_of(state, "protocol"))
@@ -307,7 +305,7 @@ def _past(state: State) -> Past:
 
 
 def _agrees(state: State, checkpoint: Checkpoint) -> bool:
-    """Whether a later checkpoint agrees with an update in protocol and metadata. If a table was
+    """Whether a later checkpoint has the protocol and metadata of an update. If a table was
     overwritten, its checkpoint differs from its commits, and readers start from the checkpoint.
     """
     base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))

@@ -67,8 +67,7 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
 
 def resolve_repeated_files(state: State) -> ResolvedFiles | None:
     """Decide the valid actions of repeated files; None if there are none, if they cannot be
-    decided, or if older files give the whole version. Memory: their rows, and the commits in
-    pieces.
+    decided, or if older files give the whole version.
     """
     base = state.base
     assert base is not None
@@ -167,9 +166,8 @@ def _can_be_replayed(state: State) -> bool:
 
 
 def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
-    """The last action of each file in the commits that lead up to the checkpoint without a gap, as
-    far as they are under protocols that are known and can be read: a feature that was dropped may
-    have given earlier commits another meaning.
+    """The last action of each file in the contiguous commits up to the checkpoint, under known
+    protocols only: a feature that was dropped may have given earlier commits another meaning.
     """
     base, log = state.base, state.log
     assert base is not None

@@ -99,7 +99,7 @@ def last_of(meta: pl.DataFrame, kind: str) -> pl.DataFrame:
 
 
 def _last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
-    """The last row of `kind` for each value of `key`, in order of first appearance of the kept."""
+    """The last row of `kind` for each value of `key`, in order."""
     rows = actions.of_type(meta, kind)
     if not rows.height or key not in rows.columns:
         return rows.clear()
@@ -133,8 +133,8 @@ def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.Dat
 
 
 def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Reduce non-file actions, oldest first, to the last protocol and metaData, and the last txn,
-    domainMetadata (including removed ones, which may hide older ones) and mergeskip of each key.
+    """Keep the last protocol, metaData, and txn, domainMetadata (removed ones hide older ones) and
+    mergeskip of each key, from rows in ascending order.
     """
     meta = actions.concat(parts)
     return actions.concat(

@@ -19,9 +19,8 @@ from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 
 @dataclass(frozen=True)
 class LogSegment:
-    """The files whose replay gives `version`: a checkpoint (None: no checkpoint), contiguous
-    commits above it, compactions that may replace some of these without overlap, and whether a
-    version checksum is listed.
+    """The files whose replay gives `version`: a checkpoint or None, contiguous commits above it,
+    and compactions that may replace some of these without overlap.
     """
 
     version: int

@@ -53,7 +53,7 @@ from lakelog.storage.bounded import on_local_disk
 from lakelog.threads import Pool
 
 _FEW_TAIL_BYTES = 1 << 20
-_SMALL_SHARE = 0.125  # share of a checkpoint's file actions
+_SMALL_SHARE = 0.125  # of a checkpoint's file actions
 _SMALL_TAIL_BYTES = 16 << 20
 
 
@@ -110,8 +110,7 @@ class Past:
 class State:
     """The state of one version, over the checkpoint `base` and its commits, or over a `past` state
     and `new_commits`. `excluded` are damaged checkpoints; `settled` are decided actions of repeated
-    files; `doubted` is the state to use if this one turns out to be damaged, although a hint
-    contradicts it.
+    files; `doubted` is the state to use if this one is damaged, although a hint contradicts it.
     """
 
     log: Log
@@ -393,10 +392,9 @@ class State:
         condition: FileCondition | None = None,
         seen: Callable[[pl.DataFrame], None] = lambda _: None,
     ) -> Iterator[pl.DataFrame]:
-        """Live file actions of one kind in batches, the checkpoint's first; memory: a few batches
-        and the layers. `chosen` limits the row groups, `condition` the files; `seen` receives
-        batches of all live files with ``path`` (and ``dvId``), and `transform` is applied to each
-        batch.
+        """Live file actions of one kind in batches, the checkpoint's first. `chosen` limits the row
+        groups, `condition` the files; `seen` receives batches of all live files with ``path`` (and
+        ``dvId``). Memory: a few batches and the layers.
         """
         layers = self.layers  # first, because the check would decode it separately
         self.ensure_readable()
@@ -405,9 +403,8 @@ class State:
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
             live = exclude(batch, keys)
-            if (
-                condition is None or chosen is not None
-            ):  # otherwise the reader has called `seen` and filtered
+            # With a condition alone, the reader has called `seen` and filtered.
+            if condition is None or chosen is not None:
                 seen(live)
                 live = _matching(live, condition)
             return transform(live)
@@ -452,8 +449,8 @@ class State:
         return False
 
     def _refuse_repeats(self) -> None:
-        """Raise for a checkpoint with a repeated logical file: if a part was copied over another,
-        the number of rows may be equal, and the other part's files are missing.
+        """Raise for a repeated logical file: if a part was copied over another, the number of rows
+        may be equal, and the other part's files are missing.
         """
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
@@ -466,18 +463,16 @@ class State:
                 raise repeat_error(self.base.checkpoint, repeated)
 
     def require_settled(self) -> None:
-        """Raise for a checkpoint with a file both added and removed, unless it was decided
-        (`repeated_files`). Memory: its tombstones.
-        """
+        """Raise for a file both added and removed in the checkpoint, unless that was decided."""
         if self.base is None or not self.log.dialect.reconciled_checkpoints:
             return
         if exclude(self.base.clashes, self.settled.keys()).height:
             self._refuse_repeats()
 
     def choose(self, condition: FileCondition) -> RowGroupChoice:
-        """The row groups of the checkpoint that may contain matching live files. All are read if
-        the state's completeness depends on it: repeated files, or a commit short of files with a
-        version checksum to compare.
+        """The checkpoint's row groups that may contain matching live files. All are read if
+        completeness depends on it: repeated files, or a commit short of files with a checksum to
+        compare.
         """
         if self.base is None:
             return RowGroupChoice(None, "the state has no checkpoint: all commits are read")
@@ -624,9 +619,8 @@ class State:
         )
 
     def _recorded_below(self) -> tuple[int, int] | None:
-        """Number and total size in bytes of the checkpoint's live files that no later commit
-        overrides, from the records of its row groups; None if these do not decide it, or counting
-        costs less.
+        """Number and total size of the checkpoint's live files that no later commit overrides, from
+        its records; None if these do not decide it, or counting costs less.
         """
         base = self.base
         if base is None or "tally" in vars(base) or not self._is_settled:

@@ -42,7 +42,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder
-from lakelog.log.opening import has_left
+from lakelog.log.opening import has_lost_files
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -260,7 +260,7 @@ class _SparkPartWriter:
 
     def _failed(self, cause: Exception) -> LakelogError:
         """The error for a failed job: removed files, damage found by tasks, or another failure."""
-        if has_left(self._log, self._state.segment):
+        if has_lost_files(self._log, self._state.segment):
             return NotFoundError(
                 "files of the version were removed while executors read them",
                 path=self._log.table,

@@ -152,7 +152,7 @@ def spark_path(root: str, path: str) -> str | None:
 def _open_all(
     store: LogStore, checkpoint: Checkpoint, paths: Sequence[str], sidecars: Sequence[str]
 ) -> list[_File]:
-    sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+    sizes = checkpoint.size_bytes_by_path
     sidecar_paths = frozenset(sidecars)
 
     def read(path: str) -> _File:

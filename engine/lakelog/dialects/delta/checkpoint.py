@@ -397,9 +397,8 @@ class DeltaCheckpointReader:
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """See `SkippingReader`; several files are read concurrently, or one at a time if memory is
-        bounded. Memory: as `iter_files`; with several files, their row groups, up to about 131,072
-        rows.
+        """See `SkippingReader`. Memory: as `iter_files`, or up to about 131,072 rows of several
+        files.
         """
         wanted = list(chosen)
         if len(wanted) <= 1 or self._batch_bytes is not None:
@@ -445,9 +444,7 @@ class DeltaCheckpointReader:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `MatchingReader`. Memory: matching files of two row groups, 32 bytes per other file,
-        and two batches.
-        """
+        """See `MatchingReader`. Memory: matches of two row groups, 32 bytes per other file."""
         heights: list[int] = []
 
         def count(frame: pl.DataFrame) -> None:
@@ -473,9 +470,7 @@ class DeltaCheckpointReader:
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """File actions in batches of at most 65,536 rows, decoded one ahead, in two threads for a
-        large file. Memory: two batches.
-        """
+        """File actions in batches of up to 65,536 rows, decoded one ahead. Memory: two batches."""
         adds = size_bytes = 0
         inline = self._inline(columns, kinds)
         if inline.height:

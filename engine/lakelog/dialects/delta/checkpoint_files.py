@@ -38,8 +38,8 @@ _LEAST_IN_FLIGHT = 2
 
 
 class Lanes:
-    """Runs work in lanes: pieces are prepared in parallel, and finished in order within a lane.
-    After an error, later pieces of the lane fail with it, and `put` and `wait` raise it.
+    """Prepares pieces in parallel and finishes those of a lane in order. After an error, later
+    pieces of the lane fail with it, and `put` and `wait` raise it.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -136,9 +136,9 @@ class CheckpointFile(Protocol):
 
 @dataclass(eq=False)
 class ParquetFile:
-    """A Parquet file of a checkpoint, written to `path` and later published as `target`. `typed`
-    adds typed copies to live files; `reconciled` is the version if the file is a whole verified
-    checkpoint; `record` describes its row groups once it is closed.
+    """A Parquet file of a checkpoint, written to `path` and later published as `target`.
+    `reconciled` is the version if the file is a whole verified checkpoint; `record` describes its
+    row groups once it is closed.
     """
 
     store: LogStore

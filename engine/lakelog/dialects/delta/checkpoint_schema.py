@@ -129,11 +129,7 @@ def _arrow(known: Leaf | Node | None, name: str) -> pa.DataType:
 
 
 def spark_schema(schema: pa.Schema) -> dict[str, Any]:
-    """A checkpoint schema as Spark's StructType JSON, with everything nullable.
-
-    >>> spark_schema(pa.schema([("a", pa.int64())]))["fields"][0]["type"]
-    'long'
-    """
+    """A checkpoint schema as Spark's StructType JSON, with everything nullable."""
     fields = tuple(contract.Field(field.name, _spark_type(field.type)) for field in schema)
     json: dict[str, Any] = contract.to_json(contract.Struct(fields))
     return json

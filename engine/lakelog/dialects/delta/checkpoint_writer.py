@@ -92,10 +92,7 @@ class _Sidecar:
 
 
 class DeltaCheckpointWriter:
-    """Writes one checkpoint; see `lakelog.dialects.log_content.CheckpointWriter`.
-
-    Rows are encoded in threads while the caller produces the next. V2 sidecars are closed after
-    `CheckpointPlan.part_actions` file actions, in the given order; each has filters of its paths.
+    """Writes one checkpoint; rows are encoded in threads while the caller produces the next.
 
     Memory: two row groups, or three batches of rows and a row group where batches are larger
     (`CheckpointPlan.batch_rows`); for a multi-part checkpoint, four row groups.

@@ -123,8 +123,8 @@ class DeltaDialect(Dialect):
     }
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """V2 if the protocol has it, and the policy or the size requires it; otherwise by size. A
-        checkpoint needs the table's id, by which readers find the metadata in Parquet.
+        """V2 if the protocol has it and policy or size require it, otherwise by size. A checkpoint
+        needs the table's id, by which readers find the metadata in Parquet.
         """
         if table.metadata.id is None:
             raise InvalidActionError(
@@ -172,10 +172,7 @@ class DeltaDialect(Dialect):
         return _VARYING.search(path) is not None
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
-        """List the log folder, with `hint` from the version in ``_last_checkpoint`` if a complete
-        checkpoint exists there, else from `start`. A missing, invalid or stale pointer costs only
-        time.
-        """
+        """See `Dialect.list_log`; a missing, invalid or stale pointer costs only time."""
         notes: tuple[str, ...] = ()
         if hint:
             pointer = read_last_checkpoint(store)

@@ -29,9 +29,7 @@ _NOTHING = RecordedCounts()
 
 @dataclass(frozen=True)
 class LastCheckpoint:
-    """The content of ``_last_checkpoint``: version (None: unusable, see `note`), counts, and the V2
-    file or number of parts.
-    """
+    """The content of ``_last_checkpoint``; `version` is None if it is unusable, see `note`."""
 
     version: int | None
     note: str | None = None

@@ -42,11 +42,7 @@ from lakelog.threads import Pool
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """A type without views and dictionaries, at any depth.
-
-    >>> str(plain_type(pa.struct([("a", pa.string_view()), ("b", pa.int64())])))
-    'struct<a: string, b: int64>'
-    """
+    """A type without views and dictionaries, at any depth."""
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
     if pa.types.is_map(type_):
@@ -120,9 +116,7 @@ def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str
 
 @dataclass(frozen=True)
 class Part:
-    """Some columns of the rows of one action type in a batch: row mask (None: all), number of rows
-    kept, series without all-null ones, and unknown fields by row.
-    """
+    """Columns of one action type in a batch, without all-null ones; `valid` None: all rows."""
 
     rows: int
     valid: pa.BooleanArray | None
@@ -197,8 +191,8 @@ def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | 
 def groups_with(
     file: pq.ParquetFile, kinds: Sequence[str], record: pl.DataFrame | None = None
 ) -> list[int]:
-    """Row groups that may contain file actions of these types. Without lakelog's record, a group is
-    omitted only if the statistics of every leaf are null, so that one wrong statistic hides no row.
+    """Row groups that may contain these file actions. Without lakelog's record, one is omitted only
+    if the statistics of every leaf are null, so that one wrong statistic hides no row.
     """
     if record is not None:
         return groups_of(record, kinds)
@@ -217,9 +211,9 @@ def groups_with(
 
 @dataclass(frozen=True)
 class FileActionReader:
-    """Reads the file actions of one file, in shares of leaves in parallel, or in the calling thread
-    without a `pool`. `files` is the file opened once per share, `dictionaries` again with partition
-    values as dictionaries; `prefetch` fetches ranges in one round trip.
+    """Reads the file actions of one file. `files` is the file opened once per share of leaves,
+    which are read in parallel with a `pool`; `dictionaries` again, with dictionaries of partition
+    values.
     """
 
     files: Sequence[pq.ParquetFile]
@@ -249,9 +243,7 @@ class FileActionReader:
         groups: Sequence[int],
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """Live files that may match, a row group ahead per thread; `seen` receives the paths of
-        all. Without a match, only paths and the condition's columns are read.
-        """
+        """Live files that may match, one row group ahead; `seen` receives the paths of all."""
         count = max(1, min(len(self.files), len(groups)))
         readers = [
             self._matches(file, dictionaries, groups[turn::count], columns, condition, seen)
@@ -385,9 +377,7 @@ def _read_parts(
     texts: bool = False,
     mask: pa.BooleanArray | None = None,
 ) -> Iterator[dict[str, Part]]:
-    """For each batch of rows, the columns of `leaves` by action type, also `PATH_TEXT` with
-    `texts`. For one type, `mask` selects rows, as from `_of_rows`.
-    """
+    """For each batch, the columns of `leaves` by action type; `mask` selects rows of one type."""
     calendar = Calendar.of(file.metadata)
     start = 0
     for batch in checked_batches(file, leaves, groups, rows):
@@ -402,9 +392,7 @@ def _read_parts(
 def _match_distinct(
     file: pq.ParquetFile, group: int, condition: FileCondition, path: str
 ) -> tuple[pa.BooleanArray, pl.Series] | None:
-    """Which rows may match a condition on ``partitionValues``, as from `_of_rows`, and their
-    values; None without distinct partitions.
-    """
+    """Rows that may match a condition on ``partitionValues``, and their values; None if unknown."""
     found = distinct_partitions(file, group)
     if found is None:
         return None
@@ -523,9 +511,9 @@ def find_rows(
     record: pl.DataFrame | None = None,
     prefetch: Callable[[Iterable[tuple[int, int]]], None] | None = None,
 ) -> dict[str, dict[int, int]]:
-    """Row groups with rows of non-file action types, and their numbers, by type. Reads the cheapest
-    leaf of each type in one pass, and with `prefetch` fetches their chunks first; for protocol and
-    metaData, null statistics are trusted unless no group would remain.
+    """Row groups with rows of non-file action types, and their numbers, by type, from the cheapest
+    leaf of each type. For protocol and metaData, null statistics are trusted unless no group would
+    remain.
     """
     leaves: dict[str, list[int]] = {}
     columns = list(_columns(file))
@@ -535,7 +523,7 @@ def find_rows(
     alone = [kind for kind in present if kind in ONE_EACH]
     probes = {kind: min(leaves[kind], key=lambda i: _effort(columns[i])) for kind in present}
 
-    def look(asked: Sequence[str], group: int) -> None:
+    def count_rows(asked: Sequence[str], group: int) -> None:
         paths = [columns[probes[kind]].path for kind in asked]
         for batch in checked_batches(file, paths, [group]) if asked else ():
             for kind in asked:
@@ -561,10 +549,10 @@ def find_rows(
             for kind in alone
             if all(_holds_nulls_only(chunks.column(index)) for index in leaves[kind])
         ]
-        look([kind for kind in present if kind not in empty], group)
+        count_rows([kind for kind in present if kind not in empty], group)
     missing = [kind for kind in alone if kind not in found]
     for group in groups if missing else ():
-        look(missing, group)
+        count_rows(missing, group)
     return found
 
 
@@ -603,8 +591,8 @@ def _effort(column: pq.ColumnSchema) -> tuple[int, bool]:
 
 
 def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[list[str]]:
-    """Leaves of one action type in shares for parallel reading: among a million files, one row
-    costs decoding all nulls of every leaf.
+    """Leaves of one action type in shares for parallel reading: one row among a million files costs
+    decoding all nulls of every leaf.
     """
     fields: dict[str, list[str]] = {}
     for column in _columns(file):
@@ -649,7 +637,7 @@ def checked_batches(
     groups: Sequence[int] | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves` in plain types with as many rows as the footer records; Arrow ends a
+    """Batches of `leaves` in plain types with as many rows as the footer records: Arrow ends a
     damaged column early without an error.
     """
     chosen = range(file.num_row_groups) if groups is None else groups

@@ -20,9 +20,7 @@ _MOST_ENTRIES = 1 << 23  # of the maps of a row group, decoded at once
 
 
 class DistinctPartitions(NamedTuple):
-    """Distinct partition maps of the live files in a row group, the map of each file (UInt32), and
-    the mask of live files (None: all rows).
-    """
+    """Distinct partition maps of live files, each file's map, and the mask of live files."""
 
     maps: pa.MapArray
     positions: pl.Series
@@ -36,8 +34,8 @@ def partition_leaves(file: pq.ParquetFile) -> list[str]:
 
 
 def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions | None:
-    """The distinct partition values of a row group read as dictionaries; None if they are not one
-    dictionary, or maps differ in size or are large. Memory: 24 bytes per map entry.
+    """The distinct partition values of a row group read as dictionaries; None unless they are one
+    dictionary, and maps are small and of one size. Memory: 24 bytes per map entry.
     """
     leaves = partition_leaves(file)
     metadata = file.metadata.row_group(group)

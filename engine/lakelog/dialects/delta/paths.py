@@ -28,9 +28,7 @@ _INLINE_BYTES = 12
 
 
 def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
-    """Texts as an Arrow array (Arrow columnar format, Variable-size Binary View Layout). Memory:
-    four bytes per row, or a copy.
-    """
+    """Texts as an Arrow array. Memory: four bytes per row, or a copy."""
     whole = texts.rechunk()
     shared = _shared(whole.to_arrow(compat_level=pl.CompatLevel.newest()))
     return whole.to_arrow(compat_level=pl.CompatLevel.oldest()) if shared is None else shared
@@ -110,9 +108,7 @@ def decode_path(path: str) -> str:
 
 
 def decode_paths(paths: pl.Series) -> pl.Series:
-    """Percent-decode a column of paths once. ASCII escapes take one pass; only rows with escapes
-    above 0x7F are decoded one by one, as Polars has no kernel for them.
-    """
+    """Percent-decode paths once; Polars has no kernel for escapes above 0x7F."""
     if len(paths) <= _FEW:
         texts = paths.to_list()
         if not any(text is not None and "%" in text for text in texts):
@@ -183,8 +179,8 @@ def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
 
 
 def _quote_paths(paths: pl.Series) -> pl.Series:
-    """Percent-encode paths of new files, including all non-ASCII bytes and ``*``, as deltalake
-    does, which encodes again when it removes.
+    """Percent-encode paths of new files as deltalake does, including all non-ASCII bytes and ``*``,
+    because it encodes again when it removes.
     """
     quoted = encode_paths(paths)
     data = bytes(text_bytes(quoted))
@@ -217,9 +213,7 @@ def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Serie
 
 
 def _is_plain(paths: pl.Series) -> bool:
-    """Whether no path needs quoting: one check of all bytes, which is cheaper than a pattern. In
-    pieces, because fresh memory for all of them costs more than the check.
-    """
+    """Whether no path needs quoting; in pieces, because fresh memory for all costs more."""
     data = text_bytes(paths)
     pieces = (data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES))
     return not any(bytes(piece).translate(None, _PLAIN) for piece in pieces)

@@ -152,10 +152,7 @@ _FEATURES_BY_LOWER = {name.lower() for name in DELTA_PROTOCOL.features}
 
 
 class DeltaProperties(PropertyRules):
-    """Delta's rules for table properties.
-
-    >>> DELTA_PROPERTY_RULES.check({"delta.appendOnly": "true", "owner": "us"})
-    """
+    """Delta's rules for table properties."""
 
     ignored: Mapping[str, tuple[str, str]] = {**WITHOUT_EFFECT, **_IGNORED}
 

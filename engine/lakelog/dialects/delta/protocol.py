@@ -318,10 +318,7 @@ class DeltaProtocol(ProtocolRules):
         return by_reader and writer_from <= writer_version(protocol) < _WRITER_LISTS
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
-        """Features that properties and schema enable (Delta protocol, Active Features).
-        ``delta.feature.<name>`` is case-insensitive; unknown names are kept, and refused by
-        `upgrade`.
-        """
+        """Features that properties and schema enable; `upgrade` refuses unknown names."""
         needed = set(super().needed(metadata))
         for key in metadata.configuration:
             if key.lower().startswith(FEATURE_PROPERTY):

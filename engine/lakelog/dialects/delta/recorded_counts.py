@@ -91,9 +91,8 @@ class RecordedContent:
         )
 
     def require_files(self, adds: int, held: Held | None, add_bytes: int | None = None) -> None:
-        """Compare the number of live files, and their length if it is known, with the pointer and
-        the checksum. The checksum is computed from commits, so it confirms the checkpoint if it
-        agrees.
+        """Compare count and length of live files with pointer and checksum. The checksum is
+        computed from commits, so it confirms the checkpoint if it agrees.
         """
         pointer, expected = self._pointer, _number(self._checksum.get("numFiles"))
         length = _number(self._checksum.get("tableSizeBytes"))
@@ -137,9 +136,7 @@ class RecordedContent:
             )
 
     def require_others(self, meta: pl.DataFrame, kinds: Sequence[str]) -> None:
-        """Compare transaction identifiers and domains, if `kinds` has them, with those that the
-        checksum lists; a checkpoint may hold more, because not every writer lists all.
-        """
+        """Compare transactions and domains with the checksum, which may list only some."""
         for kind, name, fields, columns in _LISTS:
             if kind not in kinds or not (recorded := self._listed(name, *fields)):
                 continue

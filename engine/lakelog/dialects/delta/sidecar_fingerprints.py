@@ -50,9 +50,7 @@ _TRAILER_BYTES = 8
 
 @dataclass(frozen=True)
 class FooterRecord:
-    """Identity of a sidecar's footer: length to the end of the file, SHA-256 prefix (32 hex
-    digits), and the facts needed from it.
-    """
+    """Identity of a sidecar's footer (`checksum`: prefix of SHA-256), and facts from it."""
 
     length: int
     checksum: str
@@ -68,17 +66,15 @@ class FooterRecord:
             spans = tuple((offset, length) for offset, length in spans)
         places = [found.length, *(number for span in spans or () for number in span)]
         if {type(number) for number in (*places, found.last_deletion_ms or 0)} != {int}:
-            raise TypeError("no record of a footer")
+            raise TypeError("invalid footer record")
         if min(places) < 0 or type(found.checksum) is not str:
-            raise ValueError("no record of a footer")
+            raise ValueError("invalid footer record")
         return replace(found, spans=spans)
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Facts about a sidecar from footer and filters alone; counts and `last_deletion_ms` (an upper
-    bound) are None if the footer lacks them, `schema` if the footer was recognised and not parsed.
-    """
+    """Facts from footer and filters, None if unknown; `last_deletion_ms` is an upper bound."""
 
     size_bytes: int
     adds: int | None
@@ -115,9 +111,7 @@ def recognise_sidecar(
     counts: tuple[int, int],
     recorded: FooterRecord,
 ) -> Inspection | None:
-    """As `inspect_sidecar`, from a recorded footer, in one or two round trips; None if the footer
-    differs. `size_bytes` is the length by a listing.
-    """
+    """As `inspect_sidecar`, from a recorded footer in fewer round trips; None if it differs."""
     with _opened(store, path, size_bytes) as source:
         size = source.seek(0, os.SEEK_END)
         if size != size_bytes or size < recorded.length:
@@ -195,9 +189,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The manifest's record of a sidecar: counts, digest of its rows, `shape` (see `shape_of`),
-    checksum of its path filters (empty: unusable), and footer.
-    """
+    """The manifest's record of a sidecar; `filters` is empty if its path filters are unusable."""
 
     adds: int
     removes: int
@@ -234,9 +226,7 @@ class Fingerprint:
 
 
 def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
-    """The schema of a plan's sidecars as a short text. Sidecars of one checkpoint share a schema,
-    so those of another shape are not kept: types, statistics or column names have changed.
-    """
+    """Short text of a sidecar schema; all sidecars of a checkpoint have one schema."""
     decisive: list[object] = [spark_schema(pa.schema(columns))]
     if plan.stats_as_struct:
         decisive += [contract.to_json(plan.schema), list(plan.partition_columns), plan.mapping]

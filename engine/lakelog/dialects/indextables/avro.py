@@ -132,9 +132,8 @@ class _CodecMissingError(Exception):
 
 
 class _Blocks:
-    """The blocks of a container, decompressed: number of records and bytes of each. Iteration
-    raises ValueError for a count or a length that is inconsistent with the available bytes,
-    TooLargeError if the blocks together expand to more than `most_bytes`.
+    """The decompressed blocks of a container: number of records and bytes of each. Raises
+    ValueError for an inconsistent count or length, TooLargeError above `most_bytes` altogether.
     """
 
     def __init__(self, data: bytes, start: int, codec: str, least: int, most_bytes: int) -> None:

@@ -84,9 +84,7 @@ _ALWAYS_READ = ("path", "size")
 
 @dataclass(frozen=True, slots=True)
 class StateManifest:
-    """``state-v%020d/_manifest.avro``, checked: entry files, relative to the table root, with their
-    entry counts, the writer's totals, and the cached metaData as a JSON line with its wrapper.
-    """
+    """``state-v%020d/_manifest.avro``, checked; `metadata` is the metaData as a JSON line."""
 
     path: str
     version: int
@@ -201,9 +199,7 @@ class AvroStateReader(CheckpointReader):
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """Live files, one batch per manifest. There are no ``remove`` rows: tombstones here have no
-        time, and a tombstone without a time has expired.
-        """
+        """Live files, a batch per manifest; tombstones have no time, so they have expired."""
         if "add" not in kinds:
             return
         state = self._state
@@ -243,8 +239,8 @@ class AvroStateReader(CheckpointReader):
             )
 
     def _require_not_replaced(self) -> None:
-        """Raise for a state if a JSON checkpoint of a lower version was written from it: in this
-        way, IndexTables returns to JSON commits, and numbers them from the checkpoint's version on.
+        """Raise if a JSON checkpoint of a lower version was written from the state: IndexTables
+        then returned to JSON commits, which it numbers from the checkpoint's version on.
         """
         pointer = pointer_body(read_pointer(self._store) or b"")
         version, created = pointer.get("version"), pointer.get("createdTime")
@@ -268,9 +264,7 @@ class AvroStateReader(CheckpointReader):
 
     @cached_property
     def _forgotten(self) -> str | None:
-        """A file that the first state lacks, or another sign that it and the commits are two
-        histories; None if they are one, according to the remaining files.
-        """
+        """A file that the first state lacks, or another sign of two histories."""
         store = self._store
         commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []
         first = [c for c in commits if c.version <= _FIRST_STATE]
@@ -457,9 +451,7 @@ def _raised(meta: pl.DataFrame, version: int) -> pl.DataFrame:
 
 
 def _resolve(path: str, state: str) -> str:
-    """A manifest's path relative to the table root, from the state manifest at `state`. Shared
-    manifests are relative to the log folder, older ones to the state's own folder.
-    """
+    """A manifest's path, relative to the log folder if shared, else to the state's folder."""
     if ".." in path.split("/"):
         raise CorruptionError(
             "the state names a manifest outside the log folder",

@@ -65,10 +65,7 @@ def checkpoint_writer(store: LogStore, plan: CheckpointPlan) -> CheckpointWriter
 
 
 class JsonCheckpointWriter(CheckpointWriter):
-    """Writes the lines of a checkpoint, to one file or to parts and their manifest.
-
-    Memory: the lines of about 16,384 rows, and one piece of the open file.
-    """
+    """Writes lines to one file or to parts. Memory: the lines of about 16,384 rows."""
 
     columns = tuple(
         name

@@ -90,8 +90,8 @@ def project(
 
 
 def last_by_path(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Drop all but the last row of each path over all frames, keeping order: the reference
-    implementation lists a path twice if it was added again. Memory: a copy of the paths.
+    """Keep the last row of each path: the reference implementation lists a path that was added
+    again twice. Memory: a copy of the paths.
     """
     paths = pl.concat([frame.select("path") for frame in frames]) if frames else None
     if paths is None or paths["path"].n_unique() == paths.height:
@@ -137,9 +137,7 @@ def encode_commit(
     columnar_above: int | None = None,
     configuration: Mapping[str, str | None] | None = None,
 ) -> bytes:
-    """See `Dialect.encode`. Plain lines, unless ``spark.indextables.transaction.compression.*``
-    request gzip. Actions that are already encoded as lines remain lines, at any size.
-    """
+    """See `Dialect.encode`. Actions that are already encoded as lines remain lines, at any size."""
     require_content(content)
     meta, files = ordered_content(content, _INDEXTABLES)
     info = encode_info(content.info) if content.info else b""
@@ -232,11 +230,9 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
 
 
 def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -> pl.DataFrame:
-    """Protocol, metaData and mergeskip rows of every existing JSON commit up to `version`; for an
-    Avro state (`of_state`) also skips in commits that are numbered independently of the states.
-
-    Checkpoints of other writers omit skips, and an Avro state may omit protocol and metadata; only
-    these commits have them. Cleanup may delete some during the read; the others are used.
+    """Protocol, metaData and mergeskip rows of every existing JSON commit up to `version`, which
+    checkpoints of other writers may omit; for an Avro state also skips in commits that are numbered
+    independently. Cleanup may delete some during the read; the others are used.
     """
 
     def commits_below() -> list[CommitFile]:

@@ -135,9 +135,7 @@ class IndexTablesDialect(Dialect):
     states_folder: str | None = listing.MANIFEST_FOLDER
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """Flattened Parquet if every reader supports it or a property requests it; else JSON, in
-        parts above a size if the protocol has them.
-        """
+        """Flattened Parquet if all readers support it or a property requests it; else JSON."""
         protocol = table.protocol
         reader = protocol.min_reader_version or 1
         if request.layout == "json-multipart" and reader < LISTS_FROM:
@@ -201,9 +199,8 @@ class IndexTablesDialect(Dialect):
         return CheckpointDifference(None, frozenset({"protocol"}), note)
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
-        """List the log folder; see `Dialect.list_log`. An Avro state is a checkpoint of its
-        version, and for the v0.5.4 writer also its commit: the versions of a table are those of its
-        commits and of its checkpoints.
+        """See `Dialect.list_log`. Versions are those of commits and checkpoints: for the v0.5.4
+        writer, an Avro state is also the commit of its version.
         """
         return listing.list_log(store, hint=hint, start=start)
 
@@ -313,9 +310,7 @@ class IndexTablesDialect(Dialect):
         return flatten_commit_infos(infos, wire())
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
-        """Fill ``docMappingJson`` from ``docMappingRef``: decoding resolves only mappings that are
-        registered in the same commits.
-        """
+        """Fill ``docMappingJson``; decoding knows only registrations in the same commits."""
         return resolve_references(files, registry_of_meta(meta))
 
 

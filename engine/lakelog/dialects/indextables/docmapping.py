@@ -60,11 +60,9 @@ def _canonical(value: Any) -> Any:
 
 
 def normalised(text: str) -> str:
-    """A canonical form of a document mapping.
-
-    Keys and arrays of named objects are sorted, as for the hash. Fields of the type ``object``
-    without ``field_mappings`` are omitted: IndexTables' readers drop them, and its checkpoints
-    contain the mappings as read. Text that is not JSON is unchanged.
+    """A canonical form of a document mapping; text that is not JSON is unchanged. Fields of the
+    type ``object`` without ``field_mappings`` are omitted: IndexTables' readers drop them, and its
+    checkpoints contain the mappings as read.
 
     >>> normalised('[{"type": "text", "name": "a"}, {"name": "o", "type": "object"}]')
     '[{"name":"a","type":"text"}]'
@@ -85,9 +83,7 @@ def _is_empty_object(field: Any) -> bool:
 
 
 def same_files(files: pl.DataFrame) -> list[pl.Series]:
-    """Columns of adds in a canonical form: mappings `normalised`, references only if no mapping was
-    found for them, and an absent ``hasFooterOffsets`` as false.
-    """
+    """Columns of adds in a canonical form; a reference counts only if it has no mapping."""
     made: list[pl.Series] = []
     if _TEXT in files.columns:
         texts = files[_TEXT]
@@ -147,9 +143,7 @@ def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | Non
 
 
 def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
-    """Fill ``docMappingJson`` of the rows that have only a ``docMappingRef``; it remains null if
-    the reference is not in the registry, because only readers of rows need the mapping.
-    """
+    """Fill ``docMappingJson``; null if unregistered, because only readers of rows need it."""
     if _REF not in files.columns or not registry:
         return files
     resolved = _registered(registry)

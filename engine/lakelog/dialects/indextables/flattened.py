@@ -58,23 +58,18 @@ _SPEC_NAMES = {"metadata": "metaData"}
 
 
 class FlattenedReader(CheckpointReader):
-    """Reads one flattened checkpoint, column by column.
-
-    Memory: one batch of at most 65,536 rows of the wanted columns, and the footers.
-    """
+    """Reads one flattened checkpoint. Memory: a batch of at most 65,536 rows, and the footers."""
 
     def __init__(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
     ) -> None:
         self.checkpoint = checkpoint
         self._store = store
-        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+        self._sizes = checkpoint.size_bytes_by_path
         self._sources = CheckpointSources(store, checkpoint, batch_bytes, lambda _: bounds_type)
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """Protocol, metaData, skips; those that a plain checkpoint lacks are read from the existing
-        JSON commits that it covers (protocol: else 1/1).
-        """
+        """Non-file actions; those that other writers omit come from the commits below."""
         own: list[pl.DataFrame] = []
         for path in self.checkpoint.paths:
             if path in self._described and not groups_of_others(self._described[path].frame):
@@ -172,9 +167,7 @@ class FlattenedReader(CheckpointReader):
 
     @cached_property
     def _described(self) -> Mapping[str, RowGroups]:
-        """The recorded row groups of the parts; empty unless the metadata describes all parts with
-        their lengths. A single part is always opened, and has its own record.
-        """
+        """Row groups of several parts from the metadata file, if it describes all of them."""
         parts = self.checkpoint.paths
         if len(parts) < 2 or len(self._sizes) < len(parts):
             return {}

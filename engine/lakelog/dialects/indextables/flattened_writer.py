@@ -56,10 +56,7 @@ from lakelog.storage.upload import UploadSink
 
 @dataclass(eq=False)
 class Staging:
-    """The files of one checkpoint while it is written: complete `files` in the order in which they
-    will be renamed, `records` of the row groups of each Parquet file in the same order, and the
-    table's properties.
-    """
+    """The complete files of a checkpoint in the order of their renames."""
 
     store: LogStore
     plan: CheckpointPlan
@@ -117,9 +114,9 @@ class Staging:
     def pointer(self, **more: Any) -> tuple[str, bytes] | None:
         """``_last_checkpoint``, or None if other readers of the table must not follow it.
 
-        Readers of Avro states would fail, because they expect a state folder. Readers that do not
-        support flattened Parquet would lose the JSON checkpoint that it referred to before, and
-        their cleanup would delete the commits below a checkpoint that they cannot read.
+        Readers of Avro states expect a state folder and would fail. Readers without support for
+        flattened Parquet would lose the JSON checkpoint that it referred to before, and their
+        cleanup would delete the commits below a checkpoint that they cannot read.
         """
         if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
             return None
@@ -166,10 +163,7 @@ _UNLIKE = frozenset({"position"})  # differs from row to row
 
 
 class FlattenedWriter(CheckpointWriter):
-    """Writes the rows of a checkpoint in the flattened schema.
-
-    Memory: a row group, or about 131,072 rows with several files; a piece of each file.
-    """
+    """Writes flattened rows. Memory: a row group, or about 131,072 rows with several files."""
 
     columns = tuple(name for name in actions.schema() if name not in {_TYPE, "timestamp", "dvId"})
 
@@ -209,9 +203,7 @@ class FlattenedWriter(CheckpointWriter):
             max(self._parts, key=lambda part: part.pending).flush()
 
     def finish(self) -> StagedCheckpoint:
-        """Close the files. The metadata file is renamed before the last of them, which completes
-        the checkpoint.
-        """
+        """Close the files; the last one to be renamed completes the checkpoint."""
         for part in self._parts:
             part.close()
         return stage_parts(self._staging)
@@ -302,9 +294,7 @@ class ParquetPart:
             self._write(self.pending - self.pending % most)
 
     def append_files(self, files: pl.DataFrame) -> None:
-        """Append file actions of one kind, with ``dataChange`` false. A row group has one kind, so
-        that readers of the other skip it.
-        """
+        """Append file actions of one kind; row groups have one, so that readers skip others."""
         if not files.height:
             return
         kind = files[_TYPE][0]

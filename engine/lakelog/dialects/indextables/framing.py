@@ -89,10 +89,9 @@ _CHECKPOINT_ENABLED = "spark.indextables.checkpoint.compression.enabled"
 
 
 def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
-    """Frame a file as the table's properties request; plain by default. gzip has the two bytes of
-    codec header, which every reader of the reference implementation supports; a bare stream is
-    supported only by its native one. Content that expands beyond the limit of `unframe` remains
-    plain.
+    """Frame a file as the table's properties request. gzip has two bytes of codec header: every
+    reader of the reference implementation supports it, a bare stream only its native one. Content
+    that would expand beyond the limit of `unframe` remains plain.
     """
     level = commit_level(configuration)
     if level is None or len(data) > most_decompressed():
@@ -108,9 +107,7 @@ def commit_level(configuration: Mapping[str, str | None]) -> int | None:
 
 
 def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
-    """The gzip level of JSON checkpoints in the table's properties; None for plain bytes. Without
-    ``spark.indextables.checkpoint.compression.enabled``, the setting of commits applies.
-    """
+    """The gzip level of JSON checkpoints, by default that of commits; None for plain bytes."""
     if in_any_case(configuration, _CHECKPOINT_ENABLED) is None:
         return commit_level(configuration)
     level = _level(configuration)
@@ -150,9 +147,7 @@ class Framer:
 
     @property
     def most_bytes(self) -> int | None:
-        """Maximum number of bytes, so that `unframe` accepts the file; None for no limit. The
-        compression ratio is known, and limits it, after `end`.
-        """
+        """Maximum length that `unframe` accepts, or None; known compression limits it."""
         if self._deflater is None:
             return None
         return most_decompressed(self._packed_bytes if self._ended else None)

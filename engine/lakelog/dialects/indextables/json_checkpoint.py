@@ -56,9 +56,7 @@ class JsonCheckpointReader(CheckpointReader):
         self._is_marked = False  # whether the file decoded last has marks
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """Protocol, metaData and skips; missing ones come from the commits that the checkpoint
-        covers, if they exist (protocol: else 1/1). lakelog's checkpoints have all.
-        """
+        """Non-file actions; those that other writers omit come from the commits below."""
         own = []
         for part in self._parts(files=False):
             own.append(part.meta)
@@ -105,8 +103,8 @@ class JsonCheckpointReader(CheckpointReader):
         return (first, *paths, *below)
 
     def _require_recorded(self, held: int, adds: int) -> None:
-        """Raise for a checkpoint below both counts in the pointer, which was truncated at a line
-        end. The reference implementation counts repeated files, so one count is not sufficient.
+        """Raise for a checkpoint truncated at a line end, which is below both counts in the
+        pointer; the reference implementation counts repeated files, so one count is not sufficient.
         """
         version = self.checkpoint.version
         recorded = self.checkpoint.recorded

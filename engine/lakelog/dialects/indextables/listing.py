@@ -167,8 +167,8 @@ def _list_at_or_above(store: LogStore, start: int) -> LogListing:
 
 def commits_apart(store: LogStore, commits: Sequence[CommitFile]) -> list[CommitFile]:
     """The commits at the end of a log with Avro states that have only skips: IndexTables numbers
-    them independently, after the last JSON commit, and they are not versions. A commit below one
-    with other actions is a version, and so is version 0.
+    them independently, and they are not versions. Version 0, and commits below one with other
+    actions, are.
     """
     found: list[CommitFile] = []
     ahead = [c for c in commits if c.version > 0]

@@ -127,7 +127,7 @@ _INDEXTABLES = (
 
 class IndexTablesProtocol(ProtocolRules):
     """IndexTables' protocol rules. New tables have version 2: older clients refuse 3, which adds
-    only multi-part checkpoints; ``set_protocol(features=["multiPartCheckpoint"])`` upgrades.
+    only multi-part checkpoints.
     """
 
     features: Mapping[str, Feature] = {feature.name: feature for feature in _INDEXTABLES}
