@@ -302,6 +302,22 @@ def test_missing_live_files_are_reported_and_removed_only_on_request(
     assert found.findings["path"].to_list() == [live[1]]
 
 
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_live_file_of_another_length_is_reported_and_never_removed(
+    tmp_path: Path, form: str
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where, form)
+    for name in paths(table):
+        (where / name).write_bytes(bytes(int(name[1:])))
+    (where / "f4").write_bytes(bytes(3))
+    (row,) = plan_of(table, check_files=True).findings.rows(named=True)
+    assert (row["path"], row["action"]) == ("f4", "refuse")
+    assert row["problem"] == "a live file has 3 bytes, and the log records 4"
+    assert repaired(table, remove_missing=True).left["path"].to_list() == ["f4"]
+    assert "f4" in paths(lakelog.open(str(where)))
+
+
 class AppendsAfterListing(StoreWrapper):
     """Another writer appends a row when the folder was listed."""
 

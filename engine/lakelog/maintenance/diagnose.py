@@ -261,9 +261,7 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
     live = actions.conform(files, columns)  # IndexTables have no deletion vectors
     vectors = vector_paths(live)
     listed = listed.select("path", "size_bytes").unique("path", keep="last")
-    # The files of IndexTables are read by its own readers only.
-    size = (pl.col("size") if log.dialect.has_rows else pl.lit(None, pl.Int64)).alias("size")
-    data = _doubtful(log, live.select("path", size), listed)
+    data = _doubtful(log, live.select("path", "size"), listed)
     why = (
         "its rows are lost in any case; readers fail until it is removed"
         if remove
