@@ -190,24 +190,35 @@ def test_unused_data_files_are_counted_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
-def test_missing_and_other_data_files_are_found_on_request(tmp_path: Path, form: str) -> None:
-    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)
+def test_missing_and_other_data_files_are_one_finding_of_each_kind(
+    tmp_path: Path, form: str
+) -> None:
+    where = tmp_path / "t"
+    table = lakelog.create(where, {"id": pl.Int64}, format=form, upkeep=False)
     with table.transaction() as tx:
-        for name in "abc":
+        for name in "abcdef":
             tx.add(path=name, size=1)
-            (tmp_path / "t" / name).write_bytes(b"x")
+            (where / name).write_bytes(b"x")
     assert kinds(table, files=True) == []
-    (tmp_path / "t" / "b").unlink()
+    (where / "b").unlink()
     assert kinds(table) == []
     (found,) = examined(table, files=True).findings
-    assert (found.severity, found.kind) == ("error", "data-damaged")
+    assert (found.severity, found.kind, found.num_files) == ("error", "data-missing", 1)
     assert found.problem.startswith("b: a live file was not found; restore it")
-    assert found.remedy == f"lakelog repair {tmp_path / 't'} --check-files"
-    (tmp_path / "t" / "a").unlink()
-    (found,) = examined(table, files=True).findings
-    assert found.problem.startswith(
-        "a: a live file was not found; 2 files in all are missing or damaged; "
+    assert found.remedy == f"lakelog repair {where} --check-files"
+    for name in "adf":
+        (where / name).unlink()
+    (where / "c").write_bytes(b"xx")
+    report = examined(table, files=True)
+    missing, other = report.findings
+    assert (missing.kind, missing.num_files, missing.paths) == ("data-missing", 4, ("a", "b", "d"))
+    assert missing.problem.startswith(
+        "a: a live file was not found (4 in all, also b, d); restore it, or request its removal"
     )
+    assert (other.kind, other.num_files, other.paths) == ("data-length", 1, ("c",))
+    assert other.problem.startswith("c: a live file has 2 bytes, and the log records 1; its rows")
+    rows = report.to_polars().select("kind", "num_files", "paths").rows()
+    assert rows == [("data-missing", 4, ["a", "b", "d"]), ("data-length", 1, ["c"])]
 
 
 def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path) -> None:

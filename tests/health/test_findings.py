@@ -23,6 +23,10 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
     ({"damage": (Damage("checkpoint", "x"),)}, {}, "error", "checkpoint-damaged", "repair"),
     ({"damage": (Damage("log", "x", "y"),)}, {}, "error", "log-damaged", None),
     ({"damage": (Damage("pointer", "x"),)}, {}, "warning", "pointer-damaged", "repair"),
+    *(
+        ({"damage": (Damage(kind, "x", "y", 1, ("p",)),)}, {}, "error", kind, "repair")
+        for kind in ("data-missing", "data-length", "vector-missing")
+    ),
     ({"tail_commits": 20}, {"tail_commits": 19}, "warning", "checkpoint-missing", "checkpoint"),
     (
         {"tail_commits": 3, "tail_bytes": 64 << 20, "checkpoint_version": 9},
@@ -102,7 +106,8 @@ def test_the_most_severe_finding_is_first() -> None:
     report = HealthReport(facts.table, facts.version, tuple(found), facts)
     assert report.problems == tuple(found[:2])
     assert report.to_polars().rows() == [
-        (each.severity, each.kind, each.problem, each.remedy) for each in found
+        (each.severity, each.kind, each.problem, each.remedy, each.num_files, list(each.paths))
+        for each in found
     ]
 
 

@@ -287,10 +287,10 @@ def test_missing_live_files_are_reported_and_removed_only_on_request(
     plan = plan_of(table, check_files=True)
     assert not plan.is_clean
     (row,) = plan.findings.rows(named=True)
-    assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "refuse")
+    assert (row["kind"], row["path"], row["action"]) == ("data-missing", live[0], "refuse")
     assert "restore it" in row["why"]
     assert repaired(table, check_files=True).left["path"].to_list() == [live[0]]
-    assert kinds_and_actions(plan_of(table, remove_missing=True)) == [("data", "remove")]
+    assert kinds_and_actions(plan_of(table, remove_missing=True)) == [("data-missing", "remove")]
     report = repaired(table, remove_missing=True)
     assert report.version == 9
     assert paths(lakelog.open(str(where))) == live[1:]
@@ -312,7 +312,7 @@ def test_live_file_of_another_length_is_reported_and_never_removed(
         (where / name).write_bytes(bytes(int(name[1:])))
     (where / "f4").write_bytes(bytes(3))
     (row,) = plan_of(table, check_files=True).findings.rows(named=True)
-    assert (row["path"], row["action"]) == ("f4", "refuse")
+    assert (row["kind"], row["path"], row["action"]) == ("data-length", "f4", "refuse")
     assert row["problem"] == "a live file has 3 bytes, and the log records 4"
     assert repaired(table, remove_missing=True).left["path"].to_list() == ["f4"]
     assert "f4" in paths(lakelog.open(str(where)))
@@ -351,7 +351,7 @@ def test_wrong_lengths_and_missing_deletion_vectors_are_reported_and_not_repaire
     vector.rename(tmp_path / "kept")
     for options in ({"check_files": True}, {"remove_missing": True}):
         left = repaired(table, **options).left
-        assert left["kind"].to_list() == ["data", "data"]
+        assert left["kind"].to_list() == ["data-length", "vector-missing"]
         assert left["path"].to_list() == [files["path"][1], str(vector.relative_to(tmp_path))]
         assert left["problem"][0].endswith(f"and the log records {files['size'][1]:,}")
         assert left["problem"][1] == "the deletion vector of a live file was not found"

@@ -53,14 +53,29 @@ _SKEW_BYTES_LEAST = 1 << 30
 """The largest partition, compared with the median one: below 1 GiB, skew costs little."""
 
 
+_FILE_KINDS = ("data-missing", "data-length", "vector-missing")
+"""Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
+
+_FINDINGS_SCHEMA = pl.Schema(
+    {
+        **dict.fromkeys(("severity", "kind", "problem", "remedy"), pl.String()),
+        "num_files": pl.Int64(),
+        "paths": pl.List(pl.String()),
+    }
+)
+
+
 class Damage(NamedTuple):
-    """Something wrong in the log. `kind` is as in `lakelog.maintenance.diagnose`; `why` is the
-    reason if it cannot be repaired automatically, else None.
+    """Something wrong in the log or the data. `kind` is as in `lakelog.maintenance.diagnose`; `why`
+    is the reason if it cannot be repaired automatically, else None; `num_files` and `paths`: number of
+    files, where files were counted, and examples of them.
     """
 
     kind: str
     problem: str
     why: str | None = None
+    num_files: int | None = None
+    paths: tuple[str, ...] = ()
 
 
 class Refusal(NamedTuple):
@@ -148,14 +163,23 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found: `kind` is its stable name, `problem` a sentence, and `remedy` the
-    command that repairs it; None if no command does.
+    """One thing that was found.
+
+    Attributes:
+        severity: ``error``, ``warning`` or ``info``.
+        kind: Its stable name.
+        problem: A sentence.
+        remedy: The command that repairs it, or lists all files with the problem; None if none does.
+        num_files: Number of files with the problem; None if the problem is not one of files.
+        paths: Some of these files, as the log names them.
     """
 
     severity: str
     kind: str
     problem: str
     remedy: str | None = None
+    num_files: int | None = None
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,12 +211,14 @@ class HealthReport(Displayed):
         return tuple(each for each in self.findings if each.severity != INFO)
 
     def to_polars(self) -> pl.DataFrame:
-        """One row per finding: ``severity``, ``kind``, ``problem``, ``remedy`` (String; null if
-        no command repairs it).
+        """One row per finding: ``severity``, ``kind``, ``problem``, ``remedy`` (String),
+        ``num_files`` (Int64), ``paths`` (List(String)); see `Finding`.
         """
-        schema = dict.fromkeys(("severity", "kind", "problem", "remedy"), pl.String())
-        rows = [(f.severity, f.kind, f.problem, f.remedy) for f in self.findings]
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        rows = [
+            (each.severity, each.kind, each.problem, each.remedy, each.num_files, list(each.paths))
+            for each in self.findings
+        ]
+        return pl.DataFrame(rows, schema=_FINDINGS_SCHEMA, orient="row")
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -218,13 +244,15 @@ def findings(facts: TableFacts) -> list[Finding]:
 
 
 def _damage(facts: TableFacts) -> Iterator[Finding]:
-    for kind, problem, why in facts.damage:
-        severity = ERROR if kind in {"log", "checkpoint", "property", "files", "data"} else WARNING
-        if why is None:
-            yield Finding(severity, f"{kind}-damaged", problem, facts.command("repair", "--apply"))
+    for kind, problem, why, num_files, paths in facts.damage:
+        text = problem if why is None else f"{problem}; {why}"
+        if kind in _FILE_KINDS:
+            remedy = facts.command("repair", "--check-files")
+            yield Finding(ERROR, kind, text, remedy, num_files, paths)
         else:
-            remedy = facts.command("repair", "--check-files") if kind == "data" else None
-            yield Finding(severity, f"{kind}-damaged", f"{problem}; {why}", remedy)
+            severity = ERROR if kind in {"log", "checkpoint", "property", "files"} else WARNING
+            command = facts.command("repair", "--apply") if why is None else None
+            yield Finding(severity, f"{kind}-damaged", text, command)
 
 
 def _checkpoint(facts: TableFacts) -> Iterator[Finding]:

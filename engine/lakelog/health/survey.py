@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any
 
 import polars as pl
@@ -30,8 +31,10 @@ from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.cleanup import Request, plan_cleanup
 from lakelog.maintenance.diagnose import REFUSE, diagnose_files, diagnose_pointer
 from lakelog.maintenance.vacuum import Vacuum, listed_files
+from lakelog.redaction import redact
 
 PARTITION = "partition."
+_EXAMPLES = 3
 _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
 
 
@@ -176,12 +179,13 @@ def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
 
 
 def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
-    """Live data files and deletion vectors that are missing, or have another length."""
-    found = list(diagnose_files(log, listed, remove=False))
-    if found:
-        first = found[0]
-        count = f"; {len(found):,} files in all are missing or damaged" if len(found) > 1 else ""
-        yield Damage("data", f"{first.path}: {first.problem}{count}", first.why)
+    """Live data files and deletion vectors with a problem, one damage per kind."""
+    for kind, group in groupby(diagnose_files(log, listed, remove=False), lambda each: each.kind):
+        first, *others = group
+        paths = tuple(redact(each.path) for each in (first, *others[: _EXAMPLES - 1]))
+        count = 1 + len(others)
+        more = f" ({count:,} in all, also {', '.join(paths[1:])})" if others else ""
+        yield Damage(kind, f"{paths[0]}: {first.problem}{more}", first.why, count, paths)
 
 
 def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:

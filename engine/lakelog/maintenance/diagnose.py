@@ -1,20 +1,21 @@
 """Finds the problems of a log, and determines whether they can be repaired. Changes nothing.
 
-=============  ============================================  ======================================
-kind           problem                                       repaired by
-=============  ============================================  ======================================
-``log``        the latest version cannot be read             not repaired: the finding names the
+==================  =======================================  ======================================
+kind                problem                                  repaired by
+==================  =======================================  ======================================
+``log``             the latest version cannot be read        not repaired: the finding names the
                                                              file to restore
-``checkpoint`` it cannot be read, or differs from replay     writing it again from replay, if the
-                                                             older files are valid
-``pointer``    it is damaged, behind, names a version        naming the newest valid checkpoint
-               without a complete checkpoint, or records
-               other counts than that has
-``checksum``   it is damaged, or differs from replay         writing it again
-``data``       a live file does not exist                    removing it from the table, on request
-``data``       a live file has another length than the log   not repaired
-               records, or its deletion vector is missing
-=============  ============================================  ======================================
+``checkpoint``      it cannot be read, or differs from       writing it again from replay, if the
+                    replay                                   older files are valid
+``pointer``         it is damaged, behind, names a version   naming the newest valid checkpoint
+                    without a complete checkpoint, or
+                    records other counts than that has
+``checksum``        it is damaged, or differs from replay    writing it again
+``data-missing``    a live file does not exist               removing it from the table, on request
+``data-length``     a live file has another length than the  not repaired
+                    log records
+``vector-missing``  a deletion vector's file does not exist  not repaired
+==================  =======================================  ======================================
 
 A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
 they and the checkpoint have the same table id. Otherwise replay could restore a truncated log, or a
@@ -57,6 +58,10 @@ from lakelog.threads import Pool
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
 _THREADS = 16
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
+_WHY_KEPT = (
+    "the rows of its data files cannot be read: restore it from a copy, or the table to a version "
+    "before it; no repair drops it, because the rows that it deletes would be visible again"
+)
 
 
 class Finding(NamedTuple):
@@ -268,21 +273,20 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
         else "restore it, or request its removal: its rows are then permanently lost"
     )
     copy = "restore it from a copy, or the table to a version before it"
-    for path, recorded, found in data.rows():
-        if found is None:
-            action = REMOVE if remove else REFUSE
-            yield Finding("data", path, snapshot.version, "a live file was not found", action, why)
-        else:
-            problem = f"a live file has {found:,} bytes, and the log records {recorded:,}"
-            why_not = f"its rows cannot be read: {copy}"
-            yield Finding("data", path, snapshot.version, problem, REFUSE, why_not)
+    version = snapshot.version
     missing = data.filter(pl.col("found").is_null())["path"]
+    for path in missing:
+        action = REMOVE if remove else REFUSE
+        yield Finding("data-missing", path, version, "a live file was not found", action, why)
+    for path, recorded, found in data.drop_nulls("found").rows():
+        problem = f"a live file has {found:,} bytes, and the log records {recorded:,}"
+        why_not = f"its rows cannot be read: {copy}"
+        yield Finding("data-length", path, version, problem, REFUSE, why_not)
     used = pl.DataFrame({"path": vectors.filter(~live["path"].is_in(missing.implode()))})
     used = used.drop_nulls().unique().with_columns(size=pl.lit(None, pl.Int64))
     for path in _doubtful(log, used, listed)["path"]:
         problem = "the deletion vector of a live file was not found"
-        why_not = f"the rows of its files cannot be read: {copy}"
-        yield Finding("data", path, snapshot.version, problem, REFUSE, why_not)
+        yield Finding("vector-missing", path, version, problem, REFUSE, _WHY_KEPT)
 
 
 def _doubtful(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
