@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
     ({"damage": (Damage("pointer", "x"),)}, {}, "warning", "pointer-damaged", "repair"),
     *(
         ({"damage": (Damage(kind, "x", "y", 1, ("p",)),)}, {}, "error", kind, "repair")
-        for kind in ("data-missing", "data-length", "vector-missing")
+        for kind in ("data-missing", "data-length", "vector-missing", "vector-length")
     ),
     ({"tail_commits": 20}, {"tail_commits": 19}, "warning", "checkpoint-missing", "checkpoint"),
     (

@@ -359,6 +359,39 @@ def test_wrong_lengths_and_missing_deletion_vectors_are_reported_and_not_repaire
     assert repaired(table, remove_missing=True).left["path"].to_list() == [files["path"][1]]
 
 
+def test_short_deletion_vector_files_are_reported_and_never_dropped(tmp_path: Path) -> None:
+    vectors = {"delta.enableDeletionVectors": "true"}
+    rows = pl.DataFrame({"id": range(20_000), "p": [0, 1] * 10_000})
+    lakelog.write(tmp_path, rows, partition_by=["p"], configuration=vectors)
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.delete(pl.col("id").hash() % 3 == 0)
+    files = table.snapshot().files().collect()
+    (path,) = tmp_path.rglob("deletion_vector_*.bin")  # of both data files
+    whole = path.read_bytes()
+    end = files.select(pl.max_horizontal(pl.col("dvOffset") + pl.col("dvSizeInBytes") + 8))
+    assert len(whole) == end.max().item()
+    path.write_bytes(whole + b"later")
+    assert plan_of(table, check_files=True).is_clean
+    expected = table.to_polars()
+    for length in (len(whole) - 1, len(whole) // 2, 1, 0):
+        path.write_bytes(whole[:length])
+        with pytest.raises(lakelog.CorruptionError):
+            table.to_polars()
+        for options in ({"check_files": True}, {"remove_missing": True}):
+            (row,) = repaired(table, **options).left.rows(named=True)
+            assert (row["kind"], row["path"]) == ("vector-length", path.name)
+            assert row["problem"] == (
+                f"a file of deletion vectors has {length:,} bytes, and the vectors that the log "
+                f"records in it need {len(whole):,}"
+            )
+            assert "the rows that it deletes would be visible again" in row["why"]
+        (found,) = (each for each in table.doctor(files=True).findings if each.severity == "error")
+        assert (found.kind, found.num_files, found.paths) == ("vector-length", 1, (path.name,))
+    path.write_bytes(whole)
+    assert table.to_polars().equals(expected)
+    assert table.snapshot().files().collect().equals(files)
+
+
 def test_missing_commit_is_not_repaired(tmp_path: Path) -> None:
     where = tmp_path / "table"
     checkpointed(where)

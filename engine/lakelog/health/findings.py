@@ -53,7 +53,7 @@ _SKEW_BYTES_LEAST = 1 << 30
 """The largest partition, compared with the median one: below 1 GiB, skew costs little."""
 
 
-_FILE_KINDS = ("data-missing", "data-length", "vector-missing")
+_FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length")
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
 
 _FINDINGS_SCHEMA = pl.Schema(
@@ -67,8 +67,8 @@ _FINDINGS_SCHEMA = pl.Schema(
 
 class Damage(NamedTuple):
     """Something wrong in the log or the data. `kind` is as in `lakelog.maintenance.diagnose`; `why`
-    is the reason if it cannot be repaired automatically, else None; `num_files` and `paths`: number of
-    files, where files were counted, and examples of them.
+    is the reason if it cannot be repaired automatically, else None; `num_files` and `paths`: number
+    of files, where files were counted, and examples of them.
     """
 
     kind: str

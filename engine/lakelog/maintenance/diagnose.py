@@ -15,6 +15,8 @@ kind                problem                                  repaired by
 ``data-length``     a live file has another length than the  not repaired
                     log records
 ``vector-missing``  a deletion vector's file does not exist  not repaired
+``vector-length``   it is too short for the vectors that     not repaired
+                    the log records in it
 ==================  =======================================  ======================================
 
 A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
@@ -58,10 +60,23 @@ from lakelog.threads import Pool
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
 _THREADS = 16
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
+_WHY_MISSING = "restore it, or request its removal: its rows are then permanently lost"
+_WHY_REMOVED = "its rows are lost in any case; readers fail until it is removed"
+_COPY = "restore it from a copy, or the table to a version before it"
+_WHY_UNREADABLE = f"its rows cannot be read: {_COPY}"
 _WHY_KEPT = (
-    "the rows of its data files cannot be read: restore it from a copy, or the table to a version "
-    "before it; no repair drops it, because the rows that it deletes would be visible again"
+    f"the rows of its data files cannot be read: {_COPY}; no repair drops it, because the rows "
+    "that it deletes would be visible again"
 )
+_VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes")
+_VECTOR_END = (
+    pl.col("dvOffset").fill_null(0).cast(pl.Int64)
+    + pl.col("dvSizeInBytes").fill_null(0).cast(pl.Int64)
+    + 8
+)
+"""Length of a file up to the end of a vector: at its offset are four bytes of size, the vector, and
+four bytes of checksum (Delta protocol, Deletion Vector File Storage Format).
+"""
 
 
 class Finding(NamedTuple):
@@ -256,42 +271,50 @@ def diagnose_checksums(
 
 
 def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[Finding]:
-    """Live files that do not exist or have another length, and missing deletion vectors.
+    """Live files that do not exist or have another length, and deletion vectors whose file does not
+    exist or is too short for them; ordered by kind.
 
     The `listed_files` may be older than the version: what they lack is looked up.
     """
     snapshot = LogSnapshot.open(log)
-    columns = ("path", "size", "dvStorageType", "dvPathOrInline")
+    version = snapshot.version
+    columns = ("path", "size", *_VECTOR_COLUMNS)
     files = snapshot.files().select(cs.by_name(columns, require_all=False)).collect()
     live = actions.conform(files, columns)  # IndexTables have no deletion vectors
-    vectors = vector_paths(live)
-    listed = listed.select("path", "size_bytes").unique("path", keep="last")
-    data = _doubtful(log, live.select("path", "size"), listed)
-    why = (
-        "its rows are lost in any case; readers fail until it is removed"
-        if remove
-        else "restore it, or request its removal: its rows are then permanently lost"
-    )
-    copy = "restore it from a copy, or the table to a version before it"
-    version = snapshot.version
+    vectors = live.select(
+        vector_paths(live).alias("path"), _VECTOR_END.alias("size"), pl.col("path").alias("of")
+    ).drop_nulls("path")
+    wanted = [
+        live.select("path", "size", is_vector=pl.lit(value=False)),
+        vectors.group_by("path").agg(pl.max("size"), is_vector=pl.lit(value=True)),
+    ]
+    found = _deviating(log, pl.concat(wanted), listed)
+    data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
     missing = data.filter(pl.col("found").is_null())["path"]
     for path in missing:
+        why = _WHY_REMOVED if remove else _WHY_MISSING
         action = REMOVE if remove else REFUSE
         yield Finding("data-missing", path, version, "a live file was not found", action, why)
-    for path, recorded, found in data.drop_nulls("found").rows():
-        problem = f"a live file has {found:,} bytes, and the log records {recorded:,}"
-        why_not = f"its rows cannot be read: {copy}"
-        yield Finding("data-length", path, version, problem, REFUSE, why_not)
-    used = pl.DataFrame({"path": vectors.filter(~live["path"].is_in(missing.implode()))})
-    used = used.drop_nulls().unique().with_columns(size=pl.lit(None, pl.Int64))
-    for path in _doubtful(log, used, listed)["path"]:
+    for path, size, length in data.select("path", "size", "found").drop_nulls().rows():
+        problem = f"a live file has {length:,} bytes, and the log records {size:,}"
+        yield Finding("data-length", path, version, problem, REFUSE, _WHY_UNREADABLE)
+    # Without its data file, a vector does not matter.
+    used = vectors.filter(~pl.col("of").is_in(missing.implode()))["path"]
+    short = short.filter(pl.col("path").is_in(used.implode()))
+    for path in short.filter(pl.col("found").is_null())["path"]:
         problem = "the deletion vector of a live file was not found"
         yield Finding("vector-missing", path, version, problem, REFUSE, _WHY_KEPT)
+    for path, size, length in short.select("path", "size", "found").drop_nulls().rows():
+        problem = (
+            f"a file of deletion vectors has {length:,} bytes, and the vectors that the log "
+            f"records in it need {size:,}"
+        )
+        yield Finding("vector-length", path, version, problem, REFUSE, _WHY_KEPT)
 
 
-def _doubtful(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """The files below the table's folder that do not exist, or not with the recorded ``size``, and
-    the length that was ``found``; files with null as size have any length.
+def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
+    """Of the files below the table's folder, those that do not exist, or not with the recorded
+    ``size``, which vectors may exceed; and the length that was ``found``. Sorted by path.
     """
 
     def length(path: str) -> int | None:
@@ -301,10 +324,12 @@ def _doubtful(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFr
             return None
         return None if entry is None else entry.size_bytes
 
-    differs = pl.col("found").is_null() | (pl.col("found") != pl.col("size")).fill_null(value=False)
+    size, found = pl.col("size"), pl.col("found")
+    agrees = pl.when("is_vector").then(found >= size).otherwise(found == size)
+    differs = found.is_null() | ~agrees.fill_null(value=True)
     wanted = wanted.filter(~pl.col("path").str.contains(ABSOLUTE))
-    found = wanted.join(listed.rename({"size_bytes": "found"}), on="path", how="left")
-    candidates = found.filter(differs).sort("path")
+    entries = listed.select("path", found="size_bytes").unique("path", keep="last")
+    doubtful = wanted.join(entries, on="path", how="left").filter(differs).sort("path")
     with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:
-        lengths = list(pool.map(length, candidates["path"]))
-    return candidates.with_columns(found=pl.Series(lengths, dtype=pl.Int64)).filter(differs)
+        lengths = list(pool.map(length, doubtful["path"]))
+    return doubtful.with_columns(found=pl.Series(lengths, dtype=pl.Int64)).filter(differs)
