@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from lakelog.errors import MalformedLogError
 from lakelog.ingest.joined_records import JoinedRecords
-from lakelog.ingest.rows import Record, Records, RowCodec
+from lakelog.ingest.records import Record, Records
+from lakelog.ingest.rows import RowCodec
 from lakelog.ingest.state import follows
 from lakelog.model.contract import Struct, parse_schema, to_json
 from lakelog.transaction.schema_conversion import struct_of

@@ -7,6 +7,8 @@
 | `files` | rows of files and standard input, with positions |
 | `committer` | records to commits; readers' view of table and log |
 | `rows` | rows checked, encoded as records, and decoded |
+| `records` | records as columns |
+| `joined_records` | records of several threads |
 | `state` | ``ingest.json``, diverted rows; which records are committed |
 """
 

@@ -33,7 +33,8 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
 )
-from lakelog.ingest.rows import BadRows, Records, RowCodec
+from lakelog.ingest.records import Records
+from lakelog.ingest.rows import BadRows, RowCodec
 from lakelog.ingest.state import (
     Attempt,
     IngestDirectory,

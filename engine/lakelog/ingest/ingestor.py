@@ -35,16 +35,8 @@ from lakelog.ingest.committer import (
     unused_name,
 )
 from lakelog.ingest.joined_records import JoinedRecords
-from lakelog.ingest.rows import (
-    ONE_ROW,
-    RECORD_BYTES,
-    BadRows,
-    Given,
-    Record,
-    RowCodec,
-    batches_of,
-    with_position,
-)
+from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Record, with_position
+from lakelog.ingest.rows import BadRows, Given, RowCodec, batches_of
 from lakelog.ingest.state import (
     REJECTED,
     IngestDirectory,

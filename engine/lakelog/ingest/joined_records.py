@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lakelog.ingest.rows import ARROW, END_OF_STREAM, HEADER, RECORD_BYTES, size_of
+from lakelog.ingest.records import ARROW, END_OF_STREAM, HEADER, RECORD_BYTES, size_of
 
 _OPTIONS = pa.ipc.IpcWriteOptions()
 

@@ -1,16 +1,4 @@
-"""Rows as records of an Ingestor's log, and back. Pure functions of rows and a schema.
-
-The key of a record is a header: its form (u8) and number of rows (u32, little-endian), then the
-position of a source as JSON ``[source, offset]``, if the caller gave one. The value is one of
-
-- ``JSON``: one object per line, with the table's column names. Dates and times are ISO 8601 text.
-  It is the form of rows of plain Python values, which costs microseconds to validate and encode.
-- ``ARROW``: an Arrow IPC stream, in the schema of `Conform`: the form of everything else. It lacks
-  identity columns whose values are generated on commit, and what is computed from them.
-- ``EMPTY``: no rows, only a position.
-
-``PUT`` records hold rows, ``DELETE`` records hold only key columns.
-"""
+"""Rows as records of an Ingestor's log, and back. Pure functions of rows and a schema."""
 
 from __future__ import annotations
 
@@ -18,7 +6,6 @@ import datetime as dt
 import itertools
 import math
 import re
-import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,19 +25,20 @@ from lakelog.errors import (
     MalformedLogError,
     UnsupportedFeatureError,
 )
+from lakelog.ingest.records import (
+    ARROW,
+    EMPTY,
+    JSON,
+    Record,
+    Records,
+    buffers_of,
+    data_of,
+    filtered,
+    records_of_lines,
+    records_of_table,
+)
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
-
-EMPTY, JSON, ARROW = 0, 1, 2
-HEADER = struct.Struct("<BI")
-_HEADER_DTYPE = np.dtype([("form", "u1"), ("rows", "<u4")])
-ONE_ROW = HEADER.pack(JSON, 1)
-"""The key of a record of one row without a position."""
-
-END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-
-RECORD_BYTES = 8 << 20
-"""Approximate bytes of rows per record."""
 
 _BATCH_ROWS = 2048
 """Batches with fewer rows on average are joined when they are read: each costs time of its own."""
@@ -78,15 +66,6 @@ class TextRows:
 
     def __getitem__(self, part: slice) -> TextRows:
         return TextRows(self.table[part])
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record to append: key, value, and number of rows."""
-
-    key: bytes
-    value: bytes
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -197,10 +176,10 @@ class RowCodec:
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             lines = [self.encode_row(row) for row in rows if type(row) is dict]
             if len(lines) == len(rows) and None not in lines:
-                yield from _records_of_lines([line for line in lines if line is not None])
+                yield from records_of_lines([line for line in lines if line is not None])
                 return
         for table in self.tables(rows):
-            yield from _records_of_table(table)
+            yield from records_of_table(table)
 
     def tables(self, rows: Given) -> Iterator[pa.Table]:
         """Rows in the schema; InvalidInputError for a row that does not fit."""
@@ -458,14 +437,14 @@ class RowCodec:
         """The rows of records as they were written, in the order of `Records.numbers`."""
         is_json = records.forms == JSON
         if is_json.any():
-            lines = pa.concat_arrays(_filtered(records.values, is_json).chunks)
-            table = self._json(_data_of(lines))
+            lines = pa.concat_arrays(filtered(records.values, is_json).chunks)
+            table = self._json(data_of(lines))
             names = self.computed.intersection(table.column_names)  # null before there were rules
             void = [name for name in names if table[name].null_count == len(table)]
             yield table.drop_columns(void)
         is_arrow = records.forms == ARROW
         if is_arrow.any():
-            streams = _buffers_of(_filtered(records.values, is_arrow))
+            streams = buffers_of(filtered(records.values, is_arrow))
             given = [pa.ipc.open_stream(stream).read_all() for stream in streams]
             for _, group in itertools.groupby(given, key=lambda table: table.schema):
                 table = pa.concat_tables(group)
@@ -483,90 +462,6 @@ class RowCodec:
     def concat(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Rows of `decode` as one table; `computed` columns that rows lack are null."""
         return pa.concat_tables([self.empty(), *tables], promote_options="default")
-
-
-class Records:
-    """Records as columns: `forms` (uint8) is 0 in control records, `sizes` are of key and value."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.seqs = table["seqNum"].to_numpy()
-        self.ops = table["op"].cast(pa.string()).to_numpy()
-        self.keys, self.values = table["key"], table["value"]
-        is_data = np.isin(self.ops, ("PUT", "DELETE"))
-        self.forms = np.zeros(len(self.ops), np.uint8)
-        self.rows = np.zeros(len(self.ops), np.int64)
-        if is_data.any():
-            keys = self.keys.combine_chunks().filter(pa.array(is_data))
-            heads = pc.binary_slice(keys, 0, HEADER.size).cast(pa.binary(HEADER.size))
-            read = np.frombuffer(_bytes_of(heads), _HEADER_DTYPE)
-            self.forms[is_data], self.rows[is_data] = read["form"], read["rows"]
-        lengths = pc.add(
-            pc.binary_length(self.keys), pc.fill_null(pc.binary_length(self.values), 0)
-        )
-        self.sizes = lengths.to_numpy().astype(np.int64)
-
-    def __len__(self) -> int:
-        return len(self.seqs)
-
-    @property
-    def count(self) -> int:
-        """Number of records that are not control records."""
-        return int((self.sizes > 0).sum())
-
-    def __getitem__(self, part: slice) -> Records:
-        start, stop, _ = part.indices(len(self))
-        return Records(self.table.slice(start, stop - start))
-
-    def of(self, op: str) -> tuple[Records, np.ndarray[Any, Any]]:
-        """The records of one operation, and their positions."""
-        mask = self.ops == op
-        if mask.all():
-            return self, np.arange(len(self))
-        return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
-
-    def numbers(self) -> np.ndarray[Any, Any]:
-        """The number of the record of each row, in the order in which rows are decoded: JSON rows
-        come first.
-        """
-        places = [np.flatnonzero(self.forms == form) for form in (JSON, ARROW)]
-        return np.concatenate([np.repeat(each, self.rows[each]) for each in places])
-
-    def replaced(self, by: Sequence[Record]) -> Records:
-        """This record with other rows, as several ones of its sequence number."""
-        columns: list[Any] = [each.combine_chunks() for each in self.table.columns[:2]]
-        same = [column.take(pa.array(np.zeros(len(by), np.int64))) for column in columns]
-        keys, values = [record.key for record in by], [record.value for record in by]
-        return Records(pa.table([*same, keys, values], schema=self.table.schema))
-
-    def positions(self) -> dict[str, int]:
-        """The last offset of each source."""
-        long = pc.greater(pc.binary_length(self.keys), HEADER.size)
-        found: dict[str, int] = {}
-        for key in self.keys.filter(long).to_pylist():
-            source, offset = orjson.loads(key[HEADER.size :])
-            found[source] = offset
-        return found
-
-    @staticmethod
-    def concat(parts: Sequence[Records]) -> Records:
-        """Concatenated records."""
-        return Records(pa.concat_tables([part.table for part in parts]))
-
-
-def _bytes_of(heads: pa.FixedSizeBinaryArray) -> bytes:
-    """The bytes of a column of fixed size."""
-    width = heads.type.byte_width
-    data: bytes = heads.buffers()[1][heads.offset * width :][: len(heads) * width].to_pybytes()
-    return data
-
-
-def with_position(records: list[Record], source: str, offset: int) -> list[Record]:
-    """The records of one write, the last of which has a position."""
-    records = records or [Record(HEADER.pack(EMPTY, 0), b"", 0)]
-    last = records[-1]
-    key = last.key + orjson.dumps([source, offset])
-    return [*records[:-1], replace(last, key=key)]
 
 
 def batches_of(rows: Any) -> Iterator[Given]:
@@ -601,36 +496,6 @@ def batches_of(rows: Any) -> Iterator[Given]:
             table = to_table(batch)
             if table.num_rows:
                 yield table
-
-
-def _records_of_lines(lines: Sequence[bytes]) -> Iterator[Record]:
-    part: list[bytes] = []
-    size = 0
-    for line in lines:
-        part.append(line)
-        size += len(line)
-        if size >= RECORD_BYTES:
-            yield Record(HEADER.pack(JSON, len(part)), b"".join(part), len(part))
-            part, size = [], 0
-    if part:
-        yield Record(HEADER.pack(JSON, len(part)), b"".join(part), len(part))
-
-
-def _records_of_table(table: pa.Table) -> Iterator[Record]:
-    rows = table.num_rows
-    step = max(1, rows * RECORD_BYTES // max(size_of(table), RECORD_BYTES))
-    schema = table.schema.serialize()
-    for start in range(0, rows, step):
-        part = table.slice(start, step)
-        # The messages of an IPC stream; the schema of the table's types has no dictionaries.
-        batches = [batch.serialize() for batch in part.to_batches()]
-        value = b"".join([schema, *batches, END_OF_STREAM])
-        yield Record(HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
-
-
-def size_of(table: pa.Table) -> int:
-    """The bytes of a record of rows, without its schema; `nbytes` costs tenfold."""
-    return sum(map(pa.ipc.get_record_batch_size, table.to_batches()))
 
 
 def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
@@ -681,33 +546,6 @@ def _plain_rows(rows: Given) -> list[Any]:
     if isinstance(rows, pa.Table):
         return list(rows.to_pylist())
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
-
-
-def _filtered(values: pa.ChunkedArray, mask: np.ndarray[Any, Any]) -> pa.ChunkedArray:
-    """Values for which the mask is true; not copied if all are."""
-    return values if mask.all() else values.filter(pa.array(mask))
-
-
-def _data_of(values: pa.Array) -> pa.Buffer:
-    """The concatenated bytes of all values of a column."""
-    ends, data = _ends_of(values)
-    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
-
-
-def _buffers_of(values: pa.ChunkedArray) -> Iterator[pa.Buffer]:
-    """The bytes of each value of a column without nulls; a scalar would be a copy."""
-    for chunk in values.chunks:
-        ends, data = _ends_of(chunk)
-        for start, end in itertools.pairwise(ends.tolist()):
-            part = data.slice(start, end - start)
-            yield part if part.address % 8 == 0 else pa.py_buffer(part.to_pybytes())
-
-
-def _ends_of(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
-    """The offsets of the values of a column, and the bytes that they point into."""
-    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    _, offsets, data = values.buffers()
-    return np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1], data
 
 
 # --- types -----------------------------------------------------------------------------------
