@@ -6,10 +6,13 @@ import asyncio
 import datetime as dt
 import decimal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
@@ -403,6 +406,74 @@ def test_bad_rows_are_diverted_with_their_reason(table: lakelog.Table, directory
     assert rejected["column"].to_list() == ["id", "id", "other", "other", "id", None]
     assert set(rejected["kind"]) == {"invalid_input"}
     assert pl.read_ndjson(directory / "rejected.ndjson").height == 6
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["dicts", "Arrow"])
+def test_row_of_rejected_ndjson_is_accepted_when_it_is_corrected(
+    tmp_path: Path, directory: Path, form: Callable[[list[dict[str, Any]]], Any]
+) -> None:
+    time = dt.datetime(2026, 1, 5, 1, 2, 3, 4, ZoneInfo("UTC"))
+    row = {
+        "f64": float("nan"),
+        "more": [float("inf"), float("-inf"), -0.0, 1e-300, None],
+        "dec": decimal.Decimal("12345678901234567.89"),
+        "bytes": bytes(range(256)),
+        "text": "é\0\u2028\\",
+        "day": dt.date(1, 1, 1),
+        "time": time,
+        "naive": time.replace(tzinfo=None),
+        "struct": {"x": dt.date(2026, 1, 5), "d": decimal.Decimal("-0.50")},
+    }
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("f64", pa.float64()),
+            ("more", pa.list_(pa.float64())),
+            ("dec", pa.decimal128(19, 2)),
+            ("bytes", pa.binary()),
+            ("text", pa.string()),
+            ("day", pa.date32()),
+            ("time", pa.timestamp("us", "UTC")),
+            ("naive", pa.timestamp("us")),
+            ("struct", pa.struct([("x", pa.date32()), ("d", pa.decimal128(4, 2))])),
+        ]
+    )
+    table = lakelog.create(tmp_path / "all", schema, upkeep=False)
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write(form([{"id": "one", **row}]))
+        (rejected,) = ingestor.rejected()["row"]
+        ingestor.write(rejected.replace('"one"', "1").encode())
+        assert ingestor.status().rows_diverted == 1
+    assert '"dec":"12345678901234567.89","bytes":"AAEC' in rejected
+    (found,) = table.to_arrow().to_pylist()
+    assert repr(found) == repr({"id": 1, **row})
+
+
+def test_values_without_a_form_in_json_are_diverted(table: lakelog.Table, directory: Path) -> None:
+    late = pa.array([253402300800000000], pa.timestamp("us", "UTC"))  # Python has no year 10000
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write([{"id": 1 << 80}, {"name": "\ud800"}, {"name": dt.timedelta(1)}])
+        ingestor.write([{"id": {(1, 2): np.int8(3), "x": np.arange(2)}}])
+        ingestor.write(
+            pa.table({"at": late, "id": ["x"], "more": pa.ListArray.from_arrays([0, 1], late)})
+        )
+        rejected = ingestor.rejected()["row"].to_list()
+    assert rejected == [
+        '{"id":1208925819614629174706176}',
+        '{"name":"\\ud800"}',
+        '{"name":"datetime.timedelta(days=1)"}',
+        '{"id":{"[1, 2]":3,"x":[0,1]}}',
+        '{"at":"10000-01-01 00:00:00.000000Z","id":"x","more":["10000-01-01 00:00:00.000000Z"]}',
+    ]
+
+
+def test_base64_that_is_not_valid_is_refused(tmp_path: Path, directory: Path) -> None:
+    table = lakelog.create(tmp_path / "b", {"b": pl.Binary}, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write(b'{"b": "aGk="}\n{"b": ""}\n{"b": null}')
+        with pytest.raises(InvalidInputError, match="in 'b': a text is not base64"):
+            ingestor.write(b'{"b": "aGk="}\n{"b": "a"}')
+        assert ingestor.read_your_writes().collect()["b"].to_list() == [b"hi", b"", None]
 
 
 def test_diverted_rows_are_appended_after_a_torn_line(

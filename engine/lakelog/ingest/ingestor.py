@@ -356,9 +356,10 @@ class Ingestor(Closing):
 
         Args:
             rows: One row as a dict, a list of dicts, NDJSON as bytes (dates and times as ISO 8601
-                text), or rows as `Table.append` takes them: a Polars, pandas or Arrow frame, an
-                Arrow reader, any object with an Arrow stream. Columns are matched by name. Missing
-                columns are null or have their default. Only lossless casts are applied.
+                text, binary values as base64), or rows as `Table.append` takes them: a Polars,
+                pandas or Arrow frame, an Arrow reader, any object with an Arrow stream. Columns
+                are matched by name. Missing columns are null or have their default. Only lossless
+                casts are applied.
             source: Name of the source of the rows, such as a file or a Kafka partition.
             offset: Position in the source after these rows. It is recorded atomically with them:
                 `offsets` returns it after a crash if, and only if, the rows are durable.
@@ -602,9 +603,10 @@ class Ingestor(Closing):
         """The diverted rows of this directory, in the order in which they were written.
 
         Returns:
-            ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row`` as
-            JSON text, or the text of a line that is not JSON (all String). After a crash, or a
-            write that failed, a row may occur twice, or be accepted later.
+            ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row``, the
+            text of a line of NDJSON or the row as such (all String): corrected, `write` takes its
+            bytes. After a crash, or a write that failed, a row may occur twice, or be accepted
+            later.
         """
         if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
             return pl.DataFrame(schema=REJECTED)

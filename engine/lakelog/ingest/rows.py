@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import orjson
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -123,7 +124,8 @@ class RowCodec:
         self._given = self._filled.union(
             field.name for field in schema.fields if not field.nullable or field.name in key
         )
-        readable = tuple(field for field in schema.fields if _is_readable(field.type))
+        self._base64 = [field.name for field in schema.fields if field.type == _BINARY]
+        readable = tuple(f for f in schema.fields if _is_readable(f.type) or f.name in self._base64)
         self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])
         self._read_schema = pa.schema([wide_field(field) for field in readable])
         self._readable_filled = self._filled.intersection(self._json_schema.names)
@@ -340,6 +342,8 @@ class RowCodec:
             table = self._json(data)
             if len(table) != len(lines):
                 raise pa.ArrowInvalid(f"{len(table)} objects in {len(lines)} lines")
+            for name in self._base64:
+                table = _without_base64(table, name)
             if found := find_invalid(table):
                 raise pa.ArrowInvalid(f"in {found[0]!r}: {found[1]}")
             for name in table.column_names if b"Inf" not in data else ():
@@ -353,8 +357,8 @@ class RowCodec:
                 "a line is not a JSON object with values of the table's columns",
                 expected=f"an object per line, with {known}",
                 found=re.sub(r"\.? in row \d+$", "", str(cause).split("\n", 1)[0]),
-                hint="dates and times are ISO 8601 text; binary and map columns cannot be read "
-                "from JSON",
+                hint="dates and times are ISO 8601 text, and binary values base64; maps, and "
+                "binary values in structs or lists, cannot be read from JSON",
             ) from cause
 
     def _cast(self, rows: pa.Table) -> pa.Table:
@@ -541,11 +545,46 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
     return pa.Table.from_arrays(columns, names=list(names))
 
 
+def _without_base64(table: pa.Table, name: str) -> pa.Table:
+    """The rows, with the bytes of a column of base64 text."""
+    try:
+        values = pl.Series(table[name]).bin.decode("base64")
+    except pl.exceptions.ComputeError as cause:
+        raise pa.ArrowInvalid(f"in {name!r}: a text is not base64") from cause
+    position = table.column_names.index(name)
+    field = table.schema.field(name)
+    return table.set_column(position, field, pa.chunked_array(values.to_arrow().cast(field.type)))
+
+
 def _plain_rows(rows: Given) -> list[Any]:
     rows = rows.table if isinstance(rows, TextRows) else rows
     if isinstance(rows, pa.Table):
-        return list(rows.to_pylist())
+        columns = map(_python_values, rows.columns)
+        return [
+            dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
+
+
+def _python_values(values: pa.ChunkedArray) -> list[Any]:
+    try:
+        return list(values.to_pylist())
+    except (ValueError, OverflowError):  # times that Python does not have
+        return list(values.cast(_times_as_text(values.type)).to_pylist())
+
+
+def _times_as_text(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return pa.string()
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_times_as_text(field.type)) for field in type_])
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_times_as_text(type_.value_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_times_as_text(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(_times_as_text(type_.key_type), _times_as_text(type_.item_type))
+    return type_
 
 
 # --- types -----------------------------------------------------------------------------------
@@ -586,6 +625,7 @@ def _needs_look(field: Field) -> bool:
 
 
 _OPAQUE = (Primitive("variant"), Primitive("void"))
+_BINARY = Primitive("binary")
 
 
 def _is_double(value: Any) -> bool:

@@ -10,15 +10,19 @@ truncation point of the log it shows which records are committed (`committed_seq
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime as dt
 import errno
+import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import orjson
 import polars as pl
 
@@ -347,7 +351,28 @@ class IngestDirectory:
 
 
 def _row_text(row: Any) -> str:
-    return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    """A row as JSON that `Ingestor.write` reads; with NaN and Infinity, as it accepts them."""
+    text = json.dumps(_json_value(row), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate, escaped
+
+
+def _json_value(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Decimal():
+            return f"{value:f}"
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Mapping():
+            return {str(_json_value(name)): _json_value(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_json_value(each) for each in value]
+        case np.ndarray() | np.generic():
+            return _json_value(value.tolist())
+    return repr(value)
 
 
 # --- what is committed -----------------------------------------------------------------------
