@@ -67,7 +67,7 @@ def append(
     incoming = Incoming.of(rows)
     once = isinstance(begin, LogTransaction) or options.version is not None or incoming.is_stream
     attempts = 1 if once else options.commit.get("max_attempts")
-    # `_Write` refuses a number of another type.
+    # `_Write` raises for a number of another type.
     left = attempts if isinstance(attempts, int) else _IDENTITY_ATTEMPTS
     while True:
         write, left = _Write(log, runtime, begin, incoming, options), left - 1
@@ -104,7 +104,7 @@ def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | No
         )
 
 
-_IDENTITY_ATTEMPTS = 10  # to append with values of identity columns, which writes the rows again
+_IDENTITY_ATTEMPTS = 10  # of an append with identity values, which writes the rows again
 
 _MODES = {
     "append": "Append",
@@ -198,7 +198,7 @@ class _Write:
         if condition is not None and (predicate := sql_text(condition)) is not None:
             commit.parameters["predicate"] = predicate
         plan = commit.write_plan(metadata)
-        # Readers of the change feed then derive the changes, under each schema.
+        # Without change data, readers of the feed derive the changes, under each schema.
         changes_schema = self._options.schema_mode == "overwrite" and (
             metadata != before or not commit.joins
         )
@@ -344,7 +344,7 @@ def _conformed(
 
 
 def _without_void(rows: Rows, known: Struct) -> Rows:
-    """The rows without new columns that hold nulls only, and so have no type to be added with."""
+    """The rows without new columns of nulls only, which have no type."""
     table = to_table(rows)
     void = [
         f.name for f in table.schema if pa.types.is_null(f.type) and known.field(f.name) is None
@@ -366,23 +366,23 @@ class _Replacing:
 
     @property
     def rows_deleted(self) -> int:
-        """Rows that are replaced in files of which others stay."""
+        """Number of replaced rows in files that keep others."""
         return 0 if self.targets is None else self.targets.rows_matched
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows of those files stay."""
+        """Whether a removed file has rows to keep."""
         return self._partly is not None
 
     @property
     def _partly(self) -> tuple[pl.Expr, pl.DataFrame] | None:
-        """Which rows are replaced in files of which others stay, and these files."""
+        """The condition of replaced rows, and the files that keep others."""
         if self.targets is None or self.where is None or not self.targets.partly.height:
             return None
         return self.where, self.targets.partly
 
     def kept(self, commit: RowCommit) -> Iterator[pa.RecordBatch]:
-        """The rows of those files that stay."""
+        """The rows to keep of removed files."""
         if self._partly is None:
             return
         where, files = self._partly
@@ -394,15 +394,13 @@ class _Replacing:
         )
 
     def deleted(self, commit: RowCommit) -> Iterator[pa.RecordBatch]:
-        """The rows of those files that are replaced."""
+        """The replaced rows."""
         if self.targets is not None:
             yield from matching_rows(commit.snapshot, self.targets, self.where, commit.log.store)
 
 
 def require_all(table: pa.Table, where: pl.Expr) -> None:
-    """Refuse rows of which one does not satisfy the predicate of an overwrite (Delta Lake,
-    ``replaceWhere``); InvalidInputError has the row's number, from 0, and its values.
-    """
+    """Refuse rows that do not satisfy the predicate of an overwrite (``replaceWhere``)."""
     columns = [name for name in table.column_names if name in where.meta.root_names()]
     rows = pl.DataFrame(table.select(columns)) if columns else pl.DataFrame(height=table.num_rows)
     wrong = (~holds(rows, where)).arg_true()
@@ -417,7 +415,7 @@ def require_all(table: pa.Table, where: pl.Expr) -> None:
 
 
 def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, int | None]:
-    """Metrics by the names that Delta gives them."""
+    """Metrics under Delta's names."""
     found: dict[str, int | None] = {
         "numFiles": report.num_files,
         "numOutputRows": report.num_rows,
@@ -441,14 +439,14 @@ def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl
     columns = snapshot.metadata.partition_columns
     typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
     *outer, last = (series.alias(series.name.removeprefix(PREFIX)) for series in typed.values)
-    # Values of the last column are given as lists, so that the predicate stays small.
+    # The last column is compared with lists, so that the predicate stays small.
     groups = pl.DataFrame([*outer, last]).unique()
     parts = groups.partition_by([s.name for s in outer]) if outer else [groups]
     each = [
         reduce(operator.and_, [_is_one_of(s.name, s.alias("").unique()) for s in part])
         for part in parts
     ]
-    while len(each) > 1:  # pairs of pairs: a chain of thousands would be too deep
+    while len(each) > 1:  # a balanced tree, because a chain of thousands would be too deep
         each = [reduce(operator.or_, each[n : n + 2]) for n in range(0, len(each), 2)]
     return each[0]
 

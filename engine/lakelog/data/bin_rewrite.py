@@ -27,10 +27,10 @@ from lakelog.errors import CorruptionError, LakelogError, NotFoundError, Unavail
 from lakelog.storage import LogStore
 
 _UNREAD_SCHEMA = pl.Schema({"path": pl.String(), "reason": pl.String(), "lasting": pl.Boolean()})
-"""A file that could not be read: whether it is damaged or gone, or its store did not answer."""
+"""Unreadable files; ``lasting``: damaged or missing, not only unavailable."""
 
 _KEY_BITS = 63
-_MOST_BITS = 21  # of a column's rank
+_MOST_BITS = 21  # per column
 _SORTED_ROWS = 1 << 17
 
 
@@ -58,17 +58,13 @@ class RowOrder:
 
 
 def zorder_keys(columns: pl.DataFrame) -> pl.Series:
-    """The position of each row on the Z-order curve through the ranks of its values.
-
-    >>> zorder_keys(pl.DataFrame({"a": [0, 1, 0, 1], "b": [0, 0, 1, 1]})).to_list()
-    [0, 1, 2, 3]
-    """
+    """The position of each row on the Z-order curve through the ranks of its values."""
     bits = min(_MOST_BITS, _KEY_BITS // columns.width)
     ranks = columns.select(pl.all().rank("dense").fill_null(0)).cast(pl.UInt64)
     key = np.zeros(columns.height, np.uint64)
     for at, rank in enumerate(ranks.get_columns()):
         values = (rank - (rank.min() or 0)).to_numpy()
-        # The upper bits of many ranks; the curve is coarser than they are.
+        # Of many ranks, only the upper bits are used.
         excess = max(0, int(values.max(initial=0)).bit_length() - bits)
         values = values >> np.uint64(excess)
         for bit in range(bits):
@@ -78,10 +74,9 @@ def zorder_keys(columns: pl.DataFrame) -> pl.Series:
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """The result of one bin: rows for `lakelog.Transaction.add` (empty if no row was left; None if
-    the readable files need no rewrite), files that could not be read (`_UNREAD_SCHEMA`), and the
-    number of rows written.
+class BinResult:
+    """The result of one bin: `adds` (None: no rewrite is needed), files that could not be read, and
+    the number of rows written.
     """
 
     adds: pl.DataFrame | None
@@ -104,20 +99,20 @@ class BinRewriter:
         files: pl.DataFrame,
         store: LogStore,
         clock: Callable[[], int] | None = None,
-    ) -> Rewritten:
+    ) -> BinResult:
         """Rewrite one bin. Memory: that of a reader and of a writer; with an order, all rows."""
         unread = pl.DataFrame(schema=_UNREAD_SCHEMA)
         while True:
             left = files.filter(~pl.col("path").is_in(unread["path"].implode()))
             if not left.height or self._is_done(left):
-                return Rewritten(None, unread, 0)
+                return BinResult(None, unread, 0)
             try:
                 with DataFileWriter(
                     self.target, number=number, store=store, clock=clock, workers=self.workers
                 ) as writer:
                     for rows in self._rows(left, store):
                         writer.copy(rows)
-                    return Rewritten(writer.finish(), unread, writer.num_rows)
+                    return BinResult(writer.finish(), unread, writer.num_rows)
             except (NotFoundError, CorruptionError, UnavailableError):
                 found = self._unreadable(left, store)
                 if not found.height:

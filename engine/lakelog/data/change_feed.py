@@ -268,9 +268,7 @@ class _Feed:
         return None not in written and max(written) < version
 
     def _before(self, first: int) -> Metadata | None:
-        """The metadata that the first commit was made on, if it can be read and may differ from the
-        last. Raises UnsupportedFeatureError for a protocol that lakelog cannot read.
-        """
+        """The metadata that the first commit was made on, if readable and possibly different."""
         if not first or self._are_last(first):
             return None
         try:
@@ -280,7 +278,7 @@ class _Feed:
 
     def _asked(self, commits: Sequence[CommitFile], where: pl.Expr | None) -> Sequence[CommitFile]:
         """The commits whose version the condition allows, and those in between if one of them may
-        change protocol or schema; the others are not read.
+        change protocol or schema.
         """
         if where is None or COMMIT_VERSION not in where.meta.root_names():
             return commits
@@ -373,9 +371,9 @@ class _Feed:
 
 
 def _changed_files(decoded: Actions) -> pl.DataFrame:
-    """The files of the changes of some commits, one row each: ``actionType`` is ``cdc`` for change
-    data files; else ``_change_type`` has the kind of all changes, and the columns of the other
-    vector are null, or name the only rows that changed.
+    """The files of the changes of commits, one row each: ``actionType`` is ``cdc`` for change data
+    files; else ``_change_type`` has the kind of all changes, and the columns of the other vector
+    are null, or name the only rows that changed.
     """
     other = actions.of_type(decoded.other, "cdc")
     dtypes = actions.schema()
@@ -406,8 +404,8 @@ def _changed_files(decoded: Actions) -> pl.DataFrame:
 def _vector_changes(
     adds: pl.DataFrame, removes: pl.DataFrame, key: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
-    """Files that commits add and remove: the rows of one vector that are not in the other.
-    Statistics are those of the side on which the rows are visible.
+    """Files that commits add and remove: rows of one vector that are not in the other, with the
+    statistics of the side on which they are visible.
     """
     for near, theirs, kind in ((adds, removes, _INSERT), (removes, adds, _DELETE)):
         others = theirs.select(

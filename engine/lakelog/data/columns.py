@@ -31,9 +31,9 @@ _HINT = "the file was written for another table, or its writer violated the prot
 @dataclass(frozen=True)
 class Columns:
     """How the columns of files of one schema become the table's: the `leaves` to read, ascending;
-    for each column of the table, its position in a batch of those leaves and its conversion, if it
-    needs one (None where the file lacks it); the leaf of each column that is one leaf, and right as
-    it is; and the physical paths of columns, and of fields of structs, that the file lacks.
+    each column's position in a batch of them and its conversion (None where the file lacks it); the
+    leaf of each column that needs no conversion; and the physical paths of missing columns and
+    fields.
     """
 
     leaves: tuple[int, ...]
@@ -49,7 +49,7 @@ class Columns:
         mapping: str,
         calendar: Calendar = Calendar(),  # noqa: B008 - it is immutable
     ) -> Columns:
-        """Work it out for a file's schema, and the calendar in which it counts days."""
+        """The columns of a file with this schema and calendar."""
         if mapping == "id" and fields and not any(_FIELD_ID in (f.metadata or {}) for f in schema):
             raise CorruptionError(
                 "the table maps columns by field id, and a data file has no field ids",
@@ -116,7 +116,7 @@ def require_values(array: pa.Array, field: pa.Field, parent: pa.Array | None = N
 
 @dataclass(frozen=True)
 class _Rules:
-    """How columns are found, and in which calendar the file counts days."""
+    """The column mapping mode, and the file's calendar."""
 
     mapping: str
     calendar: Calendar
@@ -133,7 +133,7 @@ class _Child:
 
 @dataclass(frozen=True)
 class _Resolved:
-    """The leaves that a column needs, and what converts it once only these are read."""
+    """The leaves that a column needs, and the conversion after only these are read."""
 
     leaves: tuple[int, ...]
     convert: Convert | None
@@ -168,7 +168,7 @@ def _match(
     else:
         key = contract.physical_name(field, rules.mapping)
         found = [c for c in children if c.field.name == key]
-        if not found:  # names of a table differ in more than case
+        if not found:  # a table's names differ case-insensitively, so this is unambiguous
             found = [c for c in children if c.field.name.lower() == key.lower()]
     if len(found) > 1:
         raise CorruptionError(
@@ -183,7 +183,7 @@ def _match(
 def _absent(
     children: Sequence[_Child], fields: Sequence[contract.Field], rules: _Rules
 ) -> tuple[tuple[str, ...], ...]:
-    """Physical paths of the fields that have no match, structs walked through."""
+    """Physical paths of the fields without a match, also inside structs."""
     found: list[tuple[str, ...]] = []
     for field in fields:
         name = contract.physical_name(field, rules.mapping)
@@ -241,7 +241,7 @@ def _leaf(
     calendar = rules.calendar
     if calendar.is_old and pa.types.is_date(source):
         return lambda array: _apply(convert, calendar.rebased(source, array))
-    # A type without a zone is younger than the old calendar, and never in it.
+    # Types without a zone are newer than the writers of the Julian calendar.
     has_zone = target != contract.Primitive("timestamp_ntz")
     if calendar.is_old and pa.types.is_timestamp(source) and has_zone:
         return lambda array: calendar.rebased(source, _apply(convert, array))
@@ -268,7 +268,7 @@ def _resolve_struct(
     ]
     leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
     if not leaves:
-        leaves = {first_leaf}  # whether the struct itself is null, any leaf can show
+        leaves = {first_leaf}  # any leaf shows whether the struct itself is null
     used = sorted({m.position for m in matches if m is not None})
     positions = {position: index for index, position in enumerate(used)}
     found = [
@@ -276,7 +276,7 @@ def _resolve_struct(
         for m, r in zip(matches, resolved, strict=True)
     ]
     straight = [(index, None) for index in range(len(target.fields))]
-    # Pruning would change the type of the struct as it is read.
+    # If leaves were omitted, the struct would be read with another type.
     if found == straight and len(used) == source.num_fields and source == wanted:
         return _Resolved(tuple(sorted(leaves)), None)
 
@@ -354,7 +354,7 @@ def _resolve_map(
 
 
 def _require_elements(values: pa.Array, array: pa.Array, field: pa.Field, name: str) -> None:
-    """As `require_values`, for the elements of lists; those that no list shows do not matter."""
+    """As `require_values`, for elements of lists; those outside of all lists may be null."""
     if field.nullable or not values.null_count:
         return
     shown = array.flatten() if not pa.types.is_map(array.type) else array.items
@@ -362,7 +362,7 @@ def _require_elements(values: pa.Array, array: pa.Array, field: pa.Field, name: 
 
 
 def _rebuilt(array: pa.Array, wanted: pa.DataType, child: pa.Array) -> pa.Array:
-    """The same lists or maps around other elements; nothing is copied."""
+    """The same lists or maps with other elements; nothing is copied."""
     return pa.Array.from_buffers(
         wanted, len(array), array.buffers()[:2], array.null_count, array.offset, [child]
     )
@@ -375,7 +375,7 @@ _UTC = pa.timestamp("us", "UTC")
 
 
 def _leaf_cast(source: pa.DataType, target: contract.DataType, name: str) -> Convert | None:
-    """What turns arrays of a file's type into those of a column's primitive type."""
+    """The conversion from a file's type to a column's primitive type."""
     wanted = contract.to_arrow(target)
     if pa.types.is_null(wanted) or pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), wanted)
@@ -395,7 +395,7 @@ def _leaf_cast(source: pa.DataType, target: contract.DataType, name: str) -> Con
 
 
 def mismatch(name: str, target: contract.DataType, source: pa.DataType) -> CorruptionError:
-    """The error of a file whose column is of a type that the table's cannot have been."""
+    """The error for a file's column of a type that the table's never was."""
     return CorruptionError(
         f"a data file's column {name!r} has another type than the table's column",
         expected=str(contract.to_json(target)),
@@ -410,13 +410,13 @@ def _decoded(array: pa.Array, inner: Convert | None) -> pa.Array:
 
 
 def _floored(array: pa.Array) -> pa.Array:
-    """Nanoseconds as the microsecond that they are in; a cast alone would go towards 1970."""
+    """Nanoseconds rounded down to microseconds; a cast alone would round towards 1970."""
     plain = array.cast(pa.timestamp("ns"))
     return pc.floor_temporal(plain, unit="microsecond").cast(_MICROSECONDS)
 
 
 def _fits(source: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a value of `source` may be one of `wanted`; the cast then looks at each."""
+    """Whether a value of `source` may be one of `wanted`; the cast then checks each."""
     types = pa.types
     if types.is_integer(wanted):
         return bool(types.is_integer(source))
@@ -430,12 +430,12 @@ def _fits(source: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_date(wanted):
         return bool(types.is_date(source))
     if wanted == _UTC:
-        # Without a zone: INT96, and what writers of old made of instants in UTC.
+        # Without a zone: INT96, and instants in UTC of older writers.
         return bool(types.is_timestamp(source))
     if wanted == _MICROSECONDS:
         return bool(types.is_date(source) or (types.is_timestamp(source) and source.tz is None))
     if types.is_string(wanted) or types.is_binary(wanted):
-        return bool(_is_bytes(source))  # what is not UTF-8 fails in the cast
+        return bool(_is_bytes(source))  # the cast rejects invalid UTF-8
     return False
 
 

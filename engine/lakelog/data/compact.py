@@ -3,8 +3,8 @@
 Candidates are small files, and files with a large share of deleted rows. Within a partition they
 are grouped in order of age, so that rows of similar age stay together. A bin is rewritten if this
 reduces the number of files or removes deleted rows. A bin of compacted files only is not
-rewritten; otherwise no run would find its work done. With an order, all files of a partition that
-do not have it yet are candidates, and rows are sorted within a bin.
+rewritten; otherwise compaction would never finish. With an order, all files of a partition that do
+not have it yet are candidates, and rows are sorted within a bin.
 
 A planner decides one commit at a time from the latest version. The caller's `RunBins` rewrites the
 bins, in this process (`compact`) or in executors, and the new files are committed with
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
-from lakelog.data.bin_rewrite import BinRewriter, Rewritten, RowOrder
+from lakelog.data.bin_rewrite import BinResult, BinRewriter, RowOrder
 from lakelog.data.files import ReadPlan, pack
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import recorded_rows
@@ -73,7 +73,7 @@ _MARKS = ("compactedTo", "sortedBy", "retryAfter", "skipCount")
 
 
 def with_marks(files: pl.DataFrame) -> pl.DataFrame:
-    """Files with what their tags say."""
+    """Files with the columns `_MARKS`, from their tags."""
     skip = pl.col("tags").map.get(SKIP)
     number = {"retryAfter": "retryAfter", "count": "skipCount"}
     recorded = [
@@ -88,7 +88,7 @@ def with_marks(files: pl.DataFrame) -> pl.DataFrame:
 def skipped(
     files: pl.DataFrame, reasons: pl.DataFrame, now_ms: int, cooldown_ms: int
 ) -> pl.DataFrame:
-    """Files as they are added again once they could not be read."""
+    """Unreadable files as they are added again, with the tag `SKIP`."""
     why = dict(zip(reasons["path"], reasons["reason"], strict=True))
     tags = []
     for path, before, count in files.select("path", "tags", "skipCount").iter_rows():
@@ -110,9 +110,7 @@ _DELETED = "\x00deleted"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Target size of compacted files, the size below which files are small, the share of deleted
-    rows that makes a larger file a candidate, and the bytes of files that are sorted together.
-    """
+    """Target size of files, the sizes and shares of deleted rows that make one a candidate."""
 
     target_bytes: int
     small_bytes: int
@@ -146,7 +144,7 @@ def find_bins(
     partition = pl.struct(values).rank("dense") if values else pl.lit(0)
     found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION))
     fresh = pl.col("compactedTo") < sizes.target_bytes
-    if order is None:  # most partitions need no work; this check is cheap
+    if order is None:  # a cheap check, which omits most partitions
         found = found.filter(_worth(fresh, _PARTITION))
     found = found.sort(_PARTITION, "modificationTime", "path")
     if not found.height:
@@ -181,7 +179,7 @@ _ATTEMPTS = 20
 _SHOWN = 5
 _DAY_MS = 86_400_000
 
-RunBins = Callable[[BinRewriter, Sequence[tuple[int, pl.DataFrame]]], Mapping[int, Rewritten]]
+RunBins = Callable[[BinRewriter, Sequence[tuple[int, pl.DataFrame]]], Mapping[int, BinResult]]
 """Rewrites numbered bins of files."""
 
 Begin = Callable[..., LogTransaction]
@@ -307,8 +305,8 @@ def compact(
 
     def run(
         rewriter: BinRewriter, parts: Sequence[tuple[int, pl.DataFrame]]
-    ) -> Mapping[int, Rewritten]:
-        done: dict[int, Rewritten] = {}
+    ) -> Mapping[int, BinResult]:
+        done: dict[int, BinResult] = {}
         try:
             for number, files in parts:
                 done[number] = rewriter.rewrite(number, files, store, log.clock)
@@ -401,7 +399,7 @@ def _planned(
     files = with_marks(joined.collect())
     if total.begin is None:
         total.begin = snapshot.version
-    # New files are left for the next run: otherwise a busy table would keep this run from ending.
+    # New files are left to the next run; otherwise a run on a busy table would never end.
     theirs = (pl.col("compactedTo") < target_bytes) | pl.col("dvStorageType").is_not_null()
     files = files.filter(~(theirs & (pl.col("version") > total.begin)).fill_null(value=False))
     if total.left:
@@ -440,7 +438,7 @@ def _rewritten(
 
 
 def _counted(made: _Round) -> _Round:
-    """The round; bins with another row count than the log are unread, as they could lose rows."""
+    """The round, in which bins with another row count than the log are unread."""
     left = pl.col("numRecords")
     files = made.removed_files.select(_BIN, recorded_rows(made.removed_files).alias("numRecords"))
     recorded = files.group_by(_BIN).agg(

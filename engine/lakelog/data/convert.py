@@ -406,9 +406,8 @@ def _folder_values(path: str) -> dict[str, str | None]:
 
 
 def _partitions(paths: pl.Series, given: PartitionBy) -> tuple[Struct, pl.DataFrame]:
-    """The partition columns with their types, and the texts of their values by file. A type that is
-    not given is inferred: ``long`` or ``date`` if the folder names are the usual text of such
-    values, else ``string``.
+    """The typed partition columns, and their texts by file. A type that is not given is ``long`` or
+    ``date`` if all folder names are the usual text of such values, else ``string``.
     """
     typed = struct_of(given) if isinstance(given, Mapping) else None
     if typed is not None:

@@ -1,9 +1,9 @@
 """Reads and writes deletion vectors: the deleted rows of a data file.
 
 A vector is a set of 64-bit row indexes: a magic number, then 32-bit Roaring bitmaps, one for each
-distinct upper half. It is in the log itself, or in a file with others, each behind its size
-and before its CRC-32. Whatever does not agree with what the log says of a vector is damage: rows
-that were deleted would come back, or others go.
+distinct upper half. It is in the log itself, or in a file with others, each preceded by its size
+and followed by its CRC-32. Any difference from the log is damage: deleted rows would be visible
+again, or other rows missing.
 
 `VectorWriter` stores a short vector in the log, and all others of a commit in one file. Each
 container has the shortest of the three encodings.
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAGIC = 1_681_511_377
 _FILE_VERSION = 1
 
-# Before the portable serialisation: a count, and bitmaps of the keys from 0 on, each behind its
-# size. Delta on Spark still reads it, and the protocol's inline example is written in it.
+# The format before the portable serialisation: a count, and bitmaps of the keys from 0 on, each
+# preceded by its size. Delta on Spark still reads it, and the protocol's inline example has it.
 _EARLY_MAGIC = 1_681_511_376
 
 _PLAIN_COOKIE = 12_346
@@ -49,7 +49,7 @@ _NO_OFFSETS_BELOW = 4
 _ARRAY_MOST = 4_096
 _BITMAP_BYTES = 8_192
 _MOST_INLINE_BYTES = 128
-"""Length of a vector that is stored in the log: every reader of the log reads it."""
+"""Maximum length of a vector in the log, because every reader of the log reads it."""
 
 _KEPT_FILES = 8
 _PIECE_BYTES = 16 << 20
@@ -57,8 +57,8 @@ _PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Vector:
-    """What the log says of a deletion vector: the file that holds it, relative to the table or
-    absolute, or the vector itself in Z85 (`inline`). Its size comes first at `offset`.
+    """A deletion vector in the log: the file that holds it at `offset`, or the vector in Z85
+    (`inline`).
     """
 
     path: str | None
@@ -111,7 +111,7 @@ class VectorReader:
     def read(self, vector: Vector, rows: int | None = None) -> Rows:
         """The row indexes that a vector deletes, ascending and distinct."""
         if rows is not None and vector.cardinality > rows:
-            # Before it is read: a few bytes of it may represent any number of rows.
+            # Checked before it is read, because a few bytes may represent any number of rows.
             raise _wrong(
                 "a deletion vector deletes more rows than the data file has",
                 vector.path,
@@ -131,7 +131,7 @@ class VectorReader:
             raise
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files."""
         with self._lock:
             files = list(self._files.values())
             self._files.clear()
@@ -214,7 +214,7 @@ class _Shared:
             try:
                 return [_read_at(self._file, offset, size) for offset, size in ranges]
             finally:
-                if self._is_closed:  # between being handed out and being read
+                if self._is_closed:  # since `_shared` returned it
                     self._drop()
 
     def close(self) -> None:
@@ -230,9 +230,7 @@ class _Shared:
 
 
 def decode_vector(data: bytes, most: int | None = None) -> Rows:
-    """Decode a serialised set of row indexes; each container is refused before it is expanded if it
-    holds more than are left. Memory: 8 bytes per index.
-    """
+    """Decode row indexes; nothing is expanded if more than `most` would result."""
     cursor = _Cursor(data, most)
     magic = cursor.number("<I")
     if magic == MAGIC:
@@ -273,7 +271,7 @@ def decode_vector(data: bytes, most: int | None = None) -> Rows:
 
 
 class _Cursor:
-    """A position in bytes, which it never leaves."""
+    """A position in bytes, which raises at their end."""
 
     def __init__(self, data: bytes, most: int | None = None) -> None:
         self.data = data
@@ -281,7 +279,7 @@ class _Cursor:
         self.left = most
 
     def spend(self, values: int) -> None:
-        """Count values that are about to be expanded."""
+        """Count values before they are expanded."""
         if self.left is None:
             return
         self.left -= values
@@ -343,7 +341,7 @@ def _decode_bitmap(cursor: _Cursor) -> Rows:
             "a bitmap's containers are not ascending", None, at, "ascending keys", "others"
         )
     if runs is None or count >= _NO_OFFSETS_BELOW:
-        cursor.take(4 * count)  # where each container begins: they are read one after the other
+        cursor.take(4 * count)  # offsets, which reading in order does not need
     cursor.spend(int(sizes.sum()))
     parts = [
         _decode_container(cursor, int(size), bool(runs is not None and runs[index]))
@@ -364,7 +362,7 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
         if not is_valid:
             raise _wrong("a bitmap's runs overlap", None, at, "ascending runs", "others")
         before = np.cumsum(lengths) - lengths
-        # At most 65,536, as the runs do not overlap.
+        # At most 65,536, because the runs do not overlap.
         values = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     elif size <= _ARRAY_MOST:
         values = cursor.array("<u2", size).astype(np.int64)
@@ -395,7 +393,7 @@ class VectorWriter:
         self._upload: Upload | None = None
         self._identifier = ""
         self.paths: list[str] = []
-        """The file, once it was begun."""
+        """The file, once it was created."""
 
     def add(self, rows: Rows) -> dict[str, Any]:
         """Store ascending, distinct row indexes; returns their flattened descriptor columns."""
@@ -427,12 +425,12 @@ class VectorWriter:
         return self._upload
 
     def finish(self) -> None:
-        """Make the file appear, durable."""
+        """Publish the file, durably."""
         if self._upload is not None:
             self._upload.close()
 
     def abort(self) -> None:
-        """Delete the file. Only for a file that no log names."""
+        """Delete the file, which no log may name."""
         if self._upload is not None:
             self._upload.abandon()
             self._store.delete_many(self.paths)
@@ -448,7 +446,7 @@ def _encode_vector(rows: Rows) -> bytes:
 
 
 def _encode_bitmap(values: NDArray[np.uint32]) -> bytes:
-    """A 32-bit Roaring bitmap of values, ascending and distinct; none is empty."""
+    """A 32-bit Roaring bitmap of ascending, distinct values, at least one."""
     keys, starts = np.unique(values >> np.uint32(16), return_index=True)
     pieces = np.split((values & np.uint32(0xFFFF)).astype(np.uint16), starts[1:])
     encoded = [_encode_container(piece) for piece in pieces]
@@ -494,7 +492,7 @@ def _inline(vector: Vector) -> bytes:
             f"{vector.size_bytes} bytes",
             (vector.inline or "")[:80],
         )
-    return data[: vector.size_bytes]  # the last group is filled up
+    return data[: vector.size_bytes]  # without the padding of Z85
 
 
 def _counted(rows: Rows, vector: Vector) -> Rows:
@@ -512,7 +510,7 @@ def _counted(rows: Rows, vector: Vector) -> Rows:
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     parts: list[bytes] = []
-    # In pieces: the size is the log's word, and the file may be shorter.
+    # In pieces, because the log's size may be wrong, and a single read would allocate it.
     while size > 0 and (part := file.read(min(size, _PIECE_BYTES))):
         parts.append(part)
         size -= len(part)

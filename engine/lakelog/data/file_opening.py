@@ -35,9 +35,9 @@ from lakelog.storage.containment import LOCAL, Address, Reach
 from lakelog.storage.local import LocalStore, read_small
 
 _SMALL_BYTES = 1 << 18
-"""A local file of up to this many bytes is read in one go, before its footer is looked at."""
+"""Maximum length of a local file that is read completely before its footer is parsed."""
 
-_BUFFER_BYTES = 1 << 20  # of a column that is being read
+_BUFFER_BYTES = 1 << 20  # per column that is being read
 
 
 class Sources:
@@ -57,19 +57,13 @@ class Sources:
         return on_local_disk(self._own)
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`, and
-        `ExternalPathError` for one outside the table that may not be opened.
-        """
+        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`."""
         store, name = self._resolve(path)
         return store.open(name, size_bytes)
 
     def parquet(self, path: str, size_bytes: int | None) -> tuple[pq.ParquetFile, bool]:
-        """A Parquet file, its footer read, and whether it is best read a row group at a time;
-        close it with ``force=True``.
-
-        A remote file's columns are fetched together, in few requests, and kept for as long as what
-        was asked for lasts: with several row groups, the whole file. Pages are checked against
-        their checksums, where they have any.
+        """A Parquet file, and whether it is best read a row group at a time; close it with
+        ``force=True``. A remote file's columns are fetched together, and kept until the read ends.
         """
         store, name = self._resolve(path)
         source: Any
@@ -78,7 +72,7 @@ class Sources:
         if isinstance(disk, LocalStore):
             local = disk.path_of(name)
             try:
-                # As large as it is, and not as the log says, which may be wrong.
+                # With its actual length, because the log's may be wrong.
                 content = read_small(local, path, _SMALL_BYTES)
                 source = pa.OSFile(local) if content is None else pa.BufferReader(content)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
@@ -98,7 +92,7 @@ class Sources:
                 buffer_size=_BUFFER_BYTES if is_local else 0,
                 pre_buffer=not is_local,
                 page_checksum_verification=True,
-                # As nanoseconds, what Spark writes of a time after 2262 would be another one.
+                # As nanoseconds, times after 2262 in files of Spark would overflow.
                 coerce_int96_timestamp_unit="us",
             )
         except BaseException:
@@ -107,7 +101,7 @@ class Sources:
         return file, not is_local
 
     def size(self, path: str) -> int | None:
-        """Bytes that a file really has; None where that cannot be determined."""
+        """Actual length of a file; None if unknown."""
         try:
             store, name = self._resolve(path)
             entry = store.stat(name)
@@ -116,16 +110,14 @@ class Sources:
         return None if entry is None else entry.size_bytes
 
     def is_own(self, path: str) -> bool:
-        """Whether a file is inside the table's folder and has its path as name there."""
+        """Whether a file is inside the table's folder, under this relative path."""
         try:
             return self._reach.resolve(path) == path
         except ExternalPathError:
             return False
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists; True for one outside the table that must not be opened. Raises
-        UnavailableError if the store failed.
-        """
+        """Whether a file exists; True for one outside the table that must not be opened."""
         try:
             store, name = self._resolve(path)
         except ExternalPathError:
@@ -133,7 +125,7 @@ class Sources:
         return store.stat(name) is not None
 
     def name(self, path: str) -> str:
-        """The file's name in its store, which is what the store's errors call it."""
+        """The file's name in its store, as in the store's errors."""
         try:
             return self._resolve(path)[1]
         except LakelogError:
@@ -162,7 +154,7 @@ def raise_explained(
     """Raise an error of a data file as one that names it; other errors are raised unchanged."""
     match error:
         case NotFoundError():
-            if error.path not in {None, path, sources.name(path)}:  # its deletion vector
+            if error.path not in {None, path, sources.name(path)}:  # of its deletion vector
                 error.version = version
                 raise error
             raise NotFoundError(
@@ -175,7 +167,7 @@ def raise_explained(
             if error.path in {None, sources.name(path)}:
                 error.path = redact(path)
             error.version = version if error.version is None else error.version
-        case MemoryError():  # values that repeat are in the file once
+        case MemoryError():  # encoded repeated values expand
             raise UnavailableError(
                 "a data file needs more memory than is available",
                 path=path,
@@ -224,7 +216,7 @@ def require_contents(
     """Refuse a file whose rows and columns contradict the statistics that the log records."""
     recorded = _parsed(stats)
     records, is_tight = recorded.get("numRecords"), recorded.get("tightBounds") is not False
-    # Trino's ANALYZE counts the rows that are left.
+    # Trino's ANALYZE counts the rows that are not deleted.
     counts = {num_rows, num_rows - num_deleted} if is_tight else {num_rows}
     if type(records) is int and records not in counts:
         raise CorruptionError(
@@ -233,7 +225,7 @@ def require_contents(
             found=f"{num_rows} rows",
             hint=_HINT,
         )
-    # The null count of a file with deleted rows, or with wide bounds, may leave nulls out.
+    # The null count of a file with deleted rows, or with wide bounds, may omit nulls.
     most = num_rows if is_tight and not num_deleted else 1
     for column in absent if num_rows > num_deleted else ():
         for path, evidence in _values(recorded, column, most):

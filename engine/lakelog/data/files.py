@@ -41,31 +41,29 @@ FILE_COLUMNS = (
     "dvSizeInBytes",
     "dvCardinality",
 )
-"""What reading needs of a file; a frame that lacks one is refused: without its deletion vector a
-file would give rows that were deleted, without its statistics it could be another file.
+"""Columns that reading requires: without its deletion vector a file would return deleted rows,
+without its statistics it could be another file.
 """
 
 _TRACKING_COLUMNS = ("baseRowId", "defaultRowCommitVersion")
-"""What a plan with `ReadPlan.row_ids` needs in addition."""
+"""Columns that a plan with `ReadPlan.row_ids` requires in addition."""
 
 MAPPING_MODE = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How the rows of one version look; the same for all its files. Make one with `of`.
+    """How the rows of all files of one version are read; made by `of`.
 
     Attributes:
         location: Path or URL of the table; a local one is absolute.
         storage_options: For the store, as `lakelog.open` takes them.
         schema_json: StructType JSON of the whole table, with the metadata of column mapping.
-        partition_columns: Logical names.
         configuration: ``delta.columnMapping.mode``, where the protocol honours it.
-        columns: Logical names of the columns wanted, in order; none asks for a count alone.
+        columns: Logical names of the columns to read, in order; none asks for a count alone.
         version: Version of the table, for messages.
-        external: Which files outside the table's folder may be opened.
         row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
-            which the rows end; None leaves them out.
+            which the rows end; None omits them.
     """
 
     location: str
@@ -164,21 +162,18 @@ class ReadPlan:
 
     @property
     def reach(self) -> Reach:
-        """What the paths in the table's log may lead to."""
+        """The files that paths in the table's log may refer to."""
         return Reach(self.location, self.external, self.storage_options)
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """What reading needs of a file."""
+        """The columns of files that reading requires."""
         return FILE_COLUMNS if self.row_ids is None else FILE_COLUMNS + _TRACKING_COLUMNS
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """What `lakelog.data.read.read_files` gives: logical names, types as `contract.to_arrow`.
-
-        Timestamps are microseconds in UTC, those without a time zone microseconds without one.
-        Columns of a ``char`` type hold what the files hold, without the blanks that Spark adds to
-        them as it reads.
+        """The schema of `read_files`: logical names, timestamps in microseconds, and ``char``
+        values without the blanks with which Spark pads them as it reads.
         """
         import pyarrow as pa
 
@@ -187,15 +182,14 @@ class ReadPlan:
         return pa.schema([*contract.to_arrow(wanted), *ids])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived, so that a plan stays small on its way."""
+        """Without derived attributes, so that a pickled plan is small."""
         derived = ("schema", "fields", "arrow_schema")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
 def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
-    """The columns of data files with the row ids and row commit versions of rows that were copied
-    or updated (Delta protocol, Row Tracking); None if the table has no row tracking. Raises
-    UnsupportedFeatureError if the table does not name them.
+    """The columns of data files with row ids and row commit versions of copied and updated rows
+    (Delta protocol, Row Tracking); None without row tracking.
     """
     if not snapshot.table_configuration.is_active("rowTracking"):
         return None
@@ -244,7 +238,7 @@ def require_single_files(snapshot: LogSnapshot) -> None:
 
 
 def location_reach(log: Log) -> Reach:
-    """What the paths in a log may lead to."""
+    """The files that paths in a log may refer to."""
     return Reach(absolute_location(log.table), log.external, log.storage_options)
 
 
@@ -296,13 +290,9 @@ def pack(
     open_cost_bytes: int = OPEN_COST_BYTES,
     at_least: int = 1,
 ) -> pl.Series:
-    """The bin of each file.
-
-    Neighbours stay together: bins are stretches of the files as they come, cut where the bytes
-    reach the target. Where that would make fewer bins than are wanted, the largest files are dealt
-    out first, each to the bin that has least.
-
-    Memory: some 32 bytes per file.
+    """The bin of each file. Bins are contiguous ranges of the files, cut where the bytes reach the
+    target; if that gives too few bins, the largest files are assigned first, each to the smallest
+    bin.
 
     >>> pack(pl.Series([60, 60, 60, 60]), target_bytes=120, open_cost_bytes=0).to_list()
     [0, 0, 1, 1]
@@ -318,16 +308,16 @@ def pack(
     weights = sizes.fill_null(0).cast(pl.Int64).clip(0) + open_cost_bytes
     wanted = min(at_least, weights.len())
     total = int(weights.sum())
-    stretch = min(target_bytes, total // at_least + 1)
-    # The bin in which a file's middle is; numbers of empty bins are passed over.
-    bins = ((weights.cum_sum() - weights + weights // 2) // stretch).rle_id().cast(pl.UInt32)
+    bin_bytes = min(target_bytes, total // at_least + 1)
+    # A file is in the bin that contains its middle byte; empty bins get no number.
+    bins = ((weights.cum_sum() - weights + weights // 2) // bin_bytes).rle_id().cast(pl.UInt32)
     if bins.n_unique() < wanted:
-        bins = _dealt(weights.to_list(), max(wanted, -(-total // target_bytes)))
+        bins = _largest_first(weights.to_list(), max(wanted, -(-total // target_bytes)))
     return bins.alias("bin")
 
 
-def _dealt(weights: list[int], count: int) -> pl.Series:
-    """Largest first, each to the bin that has least; of few files, so a loop is cheap."""
+def _largest_first(weights: list[int], count: int) -> pl.Series:
+    """Assign the largest files first, each to the smallest bin; files are few."""
     heap = [(0, number) for number in range(min(count, len(weights)))]
     bins = [0] * len(weights)
     for index in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):

@@ -30,12 +30,12 @@ from lakelog.skipping.values import HIVE_NULL
 CODEC_PROPERTY = "delta.parquet.compression.codec"
 SIZE_PROPERTY = "delta.targetFileSize"
 _TARGET_FILE_BYTES = 128 << 20
-"""Length of a data file that writers aim at, unless the table or the caller says otherwise."""
+"""Default target length of data files."""
 
 IN_MEMORY = 4
-"""Bytes of rows in memory for one in a file, as an estimate."""
+"""Estimated bytes of rows in memory per byte in a file."""
 
-_MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
+_MOST_NAME_BYTES = 255  # limit of common filesystems for a folder's name
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ CODECS: Mapping[str, Codec] = {
     "snappy": Codec("snappy", ".snappy.parquet"),
     "zstd": Codec("zstd", ".zstd.parquet", 1),
     "gzip": Codec("gzip", ".gz.parquet"),
-    # The framing of Hadoop's LZ4 is deprecated; the codec proper is its successor.
+    # LZ4 with Hadoop's framing is deprecated in Parquet, and replaced by LZ4_RAW.
     "lz4": Codec("lz4", ".lz4raw.parquet"),
     "lz4_raw": Codec("lz4", ".lz4raw.parquet"),
     "none": Codec("none", ".parquet"),
     "uncompressed": Codec("none", ".parquet"),
 }
-"""Codecs by the name that `CODEC_PROPERTY` has for them."""
+"""Codecs by their names in `CODEC_PROPERTY`."""
 
 DEFAULT_CODEC = "snappy"
 
@@ -75,8 +75,8 @@ def codec_of(name: str | None) -> Codec:
     return found
 
 
-_STRETCHES = 16  # of neighbouring rows, which a sample consists of
-_MOST_DISTINCT = 0.75  # of the values of a sample
+_RANGES = 16  # of consecutive rows, which form a sample
+_MOST_DISTINCT = 0.75  # share of a sample's values
 _SAMPLES = ((1 << 12, 0.3, 0.96), (1 << 15, _MOST_DISTINCT, _MOST_DISTINCT))
 """Sizes of samples in rows; the shares of distinct values up to which values repeat, and from which
 they do not. Few rows decide the clear cases.
@@ -101,8 +101,8 @@ def _repeats(column: pa.ChunkedArray) -> bool:
             break
         chunks = [
             chunk
-            for start in range(0, count, max(1, count // _STRETCHES))
-            for chunk in column.slice(start, size // _STRETCHES).chunks
+            for start in range(0, count, max(1, count // _RANGES))
+            for chunk in column.slice(start, size // _RANGES).chunks
         ]
         sample = pa.chunked_array(chunks, type=column.type)
         share = len(pc.unique(sample)) / len(sample)  # faster than count_distinct
@@ -126,11 +126,7 @@ def _leaf_paths(path: str, type_: pa.DataType) -> Iterator[str]:
 
 
 def size_of(text: str | None) -> int:
-    """Bytes of a size such as ``128mb``; None is `_TARGET_FILE_BYTES`.
-
-    >>> size_of("100 mb"), size_of("7")
-    (104857600, 7)
-    """
+    """Bytes of a size such as ``128mb``; None is `_TARGET_FILE_BYTES`."""
     if text is None:
         return _TARGET_FILE_BYTES
     size = parse_size(text)
@@ -141,16 +137,12 @@ def size_of(text: str | None) -> int:
     return size
 
 
-_MOST_DAYS = 94_600_000  # of those that Polars can spell
+_MOST_DAYS = 94_600_000  # from 1970, which Polars can format
 _DAY_UNITS = {"date": 1, "timestamp": 86_400_000_000, "timestamp_ntz": 86_400_000_000}
 
 
 def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
-    """Values of a partition column as the log spells them.
-
-    >>> partition_texts(pl.Series(["a", "", None]), contract.Primitive("string")).to_list()
-    ['a', None, None]
-    """
+    """Values of a partition column as the log writes them."""
     column, values = values.name, values.alias("")  # Polars reads some names as patterns
     if isinstance(type_, contract.Decimal):
         texts = [None if v is None else format(v, "f") for v in values.to_list()]
@@ -205,12 +197,12 @@ def _utf8(values: pl.Series, column: str) -> pl.Series:
 
 
 def _trimmed(texts: pl.Series) -> pl.Series:
-    """Times without the zeros that say nothing."""
+    """Times without trailing zeros of the fraction."""
     return texts.str.replace(r"\.?0+$", "").zip_with(texts.str.contains(r"\.\d*$"), texts)
 
 
 def _float_text(value: float, type_name: str) -> str:
-    """A number as Java spells it, so that all writers spell a value alike."""
+    """A number as Java writes it, so that all writers write a value alike."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -234,10 +226,8 @@ def _float_text(value: float, type_name: str) -> str:
 
 
 def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
-    """The folder of a partition, ``name=value`` for each column; without columns an empty text.
-
-    A name that no filesystem takes is cut and distinguished by a digest: what a file holds, its add
-    says, and not its path.
+    """The folder of a partition, ``name=value`` for each column. A name that is too long for a
+    filesystem is cut, with a digest: the add has the value, not the path.
 
     >>> partition_folder(["day", "kind"], ["2024-01-31", None])
     'day=2024-01-31/kind=__HIVE_DEFAULT_PARTITION__'
@@ -266,15 +256,13 @@ def _folder(name: str) -> str:
 def file_name(
     number: int, token: str, attempt: str, index: int, codec: Codec, kind: str = "part"
 ) -> str:
-    """The name of a data file, which no other file of any write ever has."""
+    """The name of a data file, unique among all files of all writes."""
     return f"{kind}-{number:05d}-{token}-{attempt}.c{index:03d}{codec.extension}"
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by partition: its values and number of rows, and `order`, in which rows of one partition
-    follow those of another, in the order that they came.
-    """
+    """The partitions of rows, and `order`, which sorts the rows by partition, stably."""
 
     texts: list[tuple[str | None, ...]]
     counts: list[int]
@@ -288,7 +276,7 @@ def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
     """The rows of each partition; zero and negative zero differ, and all NaN are one."""
     columns = [pl.Series(str(i), table.column(key.name)) for i, key in enumerate(fields)]
     names = [series.name for series in columns]
-    # Polars groups the two zeros together.
+    # Polars groups 0.0 and -0.0 together.
     signs = [(each == 0) & (1 / each < 0) for each in columns if each.dtype.is_float()]
     signs = [sign.alias(f"sign {i}") for i, sign in enumerate(signs)]
     grouped = (

@@ -2,8 +2,8 @@
 
 The keys of the source are in memory. Its rows are too, or, if they exceed a share of the memory
 limit, in a temporary file that is mapped into memory. Files of the target that cannot hold one of
-the keys are not opened; the others are read batch by batch, and each batch is joined with the keys.
-Source rows that found a row are remembered, and the others are inserted at the end.
+the keys are not opened; the others are read in batches, and each batch is joined with the keys.
+Matched source rows are remembered, and the others are inserted at the end.
 
 In clauses, the structs ``source`` and ``target`` hide columns of these names.
 
@@ -55,13 +55,13 @@ Kind = Literal["update", "delete", "insert"]
 
 _T, _S = "\0target row", "\0source row"
 _PIECE_ROWS = 1 << 16
-_SOURCE_SHARE, _INSERT_SHARE = 4, 32  # parts of the memory limit, of all rows and of some
-_MOST_LISTED = 64  # keys that a condition lists; of more, it has the least and the greatest
+_SOURCE_SHARE, _INSERT_SHARE = 4, 32  # fractions of the memory limit
+_MOST_LISTED = 64  # keys that a condition lists; of more keys it has the bounds
 
 
 @dataclass(frozen=True)
 class _Clause:
-    """What happens to rows for which its predicate is true, and no earlier one's."""
+    """A change of rows for which its predicate, and no earlier clause's, is true."""
 
     kind: Kind
     predicate: pl.Expr | str | None
@@ -190,7 +190,7 @@ class Merge:
         commit = RowCommit(self._log, self._runtime, self._begin, self._options, "MERGE")
         if commit.tx.duplicate:
             return WriteReport(None, duplicate=True)
-        ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
+        ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
         on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
         if self._options.schema_mode == "merge":
@@ -213,7 +213,7 @@ class Merge:
             elif files.height:
                 plan = ReadPlan.of(commit.snapshot, change.columns)
                 for _ in touched_rows(plan, files, change, self._log.store):
-                    pass  # only the source rows that match are of interest
+                    pass  # only marks matching source rows
             for rows in change.inserted():
                 rewriter.insert(rows)
             done = rewriter.finish()
@@ -253,7 +253,7 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
         "numDeletionVectorsRemoved": "numTargetDeletionVectorsRemoved",
         "numDeletionVectorsUpdated": "numTargetDeletionVectorsUpdated",
     }
-    assert done.deleted is not None  # merge removes no file unread
+    assert done.deleted is not None  # a merge reads every file that it removes
     return {names[name]: count for name, count in done.metrics().items()} | {
         "numSourceRows": source_rows,
         "numTargetRowsInserted": done.inserted,
@@ -265,8 +265,8 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows to merge, in pieces; keys, and columns that the target has too, are in its types.
-    `starts` are the numbers of the first row of each piece, and of all rows.
+    """The rows to merge, in pieces, with keys and common columns in the target's types; `starts`
+    are the numbers of each piece's first row, and of all rows.
     """
 
     frames: Sequence[pl.DataFrame]
@@ -322,8 +322,9 @@ class _Source:
 
     def gather(self, numbers: NDArray[np.int64]) -> pl.DataFrame:
         """Rows by their numbers."""
-        if len(self.frames) == 1:  # of a frame in several pieces, Polars would first copy all
+        if len(self.frames) == 1:
             return self.frames[0][numbers]
+        # By frame, because Polars would first copy a frame of several pieces.
         order = np.argsort(numbers, kind="stable")
         ends = np.searchsorted(numbers[order], self.starts)
         parts = [
@@ -339,12 +340,12 @@ class _Source:
 
 
 def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Rows in a temporary file; the system keeps in memory the pages that are in use."""
+    """The rows in a temporary file that is mapped into memory."""
     try:
         with tempfile.TemporaryFile(prefix="lakelog-") as file:
             writer = None
             for frame in frames:
-                table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # as it is in memory
+                table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # without a copy
                 writer = writer or pa.ipc.new_file(file, table.schema)
                 writer.write_table(table)
             assert writer is not None
@@ -363,9 +364,7 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 class _Effect:
-    """A clause, checked against the columns that it can see. `taken` are columns of the source that
-    it assigns to columns of the same name.
-    """
+    """A checked clause; `taken` are columns that it assigns to target columns of the same name."""
 
     def __init__(self, clause: _Clause, sides: _Sides, seen: contract.Struct) -> None:
         self.kind = clause.kind
@@ -454,9 +453,7 @@ class _Merging(Change):
         super().__init__(self._condition())
 
     def _same_keys(self, effects: Sequence[_Effect]) -> frozenset[str]:
-        """Keys to which all clauses that assign them assign the source's key, which is equal; equal
-        floats may differ, as 0.0 and -0.0.
-        """
+        """Keys always assigned the equal key of the source; not floats: 0.0 equals -0.0."""
         return frozenset(
             name
             for name, theirs in self._keys.items()
@@ -470,7 +467,7 @@ class _Merging(Change):
         )
 
     def _condition(self) -> pl.Expr | None:
-        """Rows for which it is not true do not change, and match no source row."""
+        """A condition of all target rows that may change or match a source row; None: any may."""
         parts = []
         if self._matched or self._inserts:
             parts.append(self._pair_condition())
@@ -480,7 +477,7 @@ class _Merging(Change):
         return reduce(lambda a, b: a | b, [part for part in parts if part is not None])
 
     def _pair_condition(self) -> pl.Expr | None:
-        """What holds of every target row that matches; None where nothing can be said."""
+        """A condition that every matching target row satisfies; None if there is none."""
         found = self._key_condition()
         of_target = None if self._pairs is None else self._pairs.of_target
         if found is None or of_target is None:
@@ -488,7 +485,7 @@ class _Merging(Change):
         return found & of_target
 
     def _key_condition(self) -> pl.Expr | None:
-        """What holds of every key of the source; None where nothing can be said."""
+        """A condition that every key of the source satisfies; None if there is none."""
         if not self._index.height:
             return pl.lit(value=False)
         found = None
@@ -532,7 +529,7 @@ class _Merging(Change):
         return self._decide(rows)[0] >= 0
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
-        """What becomes of rows that change, clause by clause."""
+        """The outcomes of changing rows, by clause."""
         chosen, partners = self._decide(rows)
         for number, effect in enumerate([*self._matched, *self._by_source]):
             positions = np.flatnonzero(chosen == number)
@@ -566,7 +563,7 @@ class _Merging(Change):
         target = pl.DataFrame(rows.select(self.columns))
         keys = list(self._keys)
         is_float = any(target[key].dtype.is_float() for key in keys)
-        # By one column in ascending order, as that of one row is, Polars would not join NaN.
+        # Polars does not join NaN on a single sorted column, such as one of a single row.
         on = [*map(column_named, keys), pl.lit(0)] if is_float else list(map(column_named, keys))
         pairs = target[keys].with_row_index(_T).join(self._index_within(target), on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()

@@ -27,9 +27,7 @@ SOURCE, TARGET = "source", "target"
 
 @dataclass(frozen=True)
 class MergeCondition:
-    """Which source row matches which target row: columns of the target that are compared, with
-    those of the source, and the whole condition as SQL (None if the keys are all of it).
-    """
+    """Compared columns, target to source, and the condition as SQL (None: only the keys)."""
 
     keys: Mapping[str, str]
     text: str | None = None
@@ -98,8 +96,8 @@ class MergeCondition:
 
 @dataclass(frozen=True)
 class PairCondition:
-    """A condition over the structs ``target`` and ``source``, the columns of the target that it
-    reads, and its parts over the target alone, over the columns of the table.
+    """A condition over ``target`` and ``source``, the columns of the target that it reads, and its
+    parts over the target alone.
     """
 
     where: pl.Expr

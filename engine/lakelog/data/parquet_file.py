@@ -45,33 +45,33 @@ from lakelog.storage import LogStore
 from lakelog.storage.upload import UploadSink
 
 _OPTIONS: dict[str, Any] = {
-    "store_schema": False,  # Arrow's own schema says nothing that the table's does not
+    "store_schema": False,  # the table's schema has all that Arrow's own schema has
     "write_page_checksum": True,
 }
 if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).parameters:
-    # Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20).
+    # Decimals of up to 18 digits are stored as integers, as by Spark (pyarrow 20 or newer).
     _OPTIONS["store_decimal_as_integer"] = True
 
 _MAGIC = b"PAR1"
 _LENGTH_BYTES = 4
-_FOOTER_BYTES = 1 << 16  # what is read at first
-_FOOTER_SHARE = 16  # of the file: a longer footer is decoded by pyarrow alone
-_PIECE_BYTES = 8 << 20  # of chunks that are copied
-_VALUE_BYTES, _POSITION_BYTES = 8, 24  # of a value, or its offset, and of a row's position
+_FOOTER_BYTES = 1 << 16  # length of the first read
+_FOOTER_SHARE = 16  # a footer longer than this fraction of the file is left to pyarrow
+_PIECE_BYTES = 8 << 20  # length of one read of copied chunks
+_VALUE_BYTES, _POSITION_BYTES = 8, 24  # memory of a value or offset, and of a row's position
 
-# Field ids of parquet.thrift.
+# Field ids of parquet.thrift, by the struct that has them.
 _VERSION, _SCHEMA, _NUM_ROWS, _GROUPS, _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = range(1, 8)
 _ENCRYPTION = frozenset({8, 9})
-_CHUNKS, _TOTAL_BYTES, _GROUP_ROWS = 1, 2, 3  # of a row group
+_CHUNKS, _TOTAL_BYTES, _GROUP_ROWS = 1, 2, 3  # RowGroup
 _GROUP_OFFSET, _COMPRESSED_BYTES = 5, 6
-_CHUNK_OFFSET, _CHUNK_METADATA = 2, 3  # of a column chunk
-_ELSEWHERE = frozenset({1, 8, 9})  # in another file, or encrypted
-_UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 6, 7  # of a chunk's metadata
+_CHUNK_OFFSET, _CHUNK_METADATA = 2, 3  # ColumnChunk
+_ELSEWHERE = frozenset({1, 8, 9})  # ColumnChunk in another file, or encrypted
+_UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 6, 7  # ColumnMetaData
 _DATA_OFFSET, _DICTIONARY_OFFSET = 9, 11
-_INDEX_OFFSETS = (10, 14, 15)  # of index pages, which no writer has, and Bloom filters
-_NAME, _NUM_CHILDREN = 4, 5  # of a schema element
-_KEY = 1  # of a key-value pair
-_I32 = 5  # of Thrift's types
+_INDEX_OFFSETS = (10, 14, 15)  # index page, Bloom filter and its length
+_NAME, _NUM_CHILDREN = 4, 5  # SchemaElement
+_KEY = 1  # KeyValue
+_I32 = 5  # Thrift's type
 
 # Before 1.10 the recorded length of a chunk, or the bounds of texts, may be wrong.
 _OLD_WRITER = re.compile(rb"parquet-mr(?! version 1\.\d\d)")
@@ -83,7 +83,7 @@ _READ_ERRORS = (LakelogError, pa.ArrowException, OSError, ValueError, IndexError
 def _writer(
     sink: Any, rows: pa.Table, codec: Codec, footers: list[pq.FileMetaData]
 ) -> pq.ParquetWriter:
-    """A writer for rows, which decide which columns have dictionaries."""
+    """A Parquet writer with dictionaries for columns in which values of `rows` repeat."""
     return pq.ParquetWriter(
         sink,
         rows.schema,
@@ -96,7 +96,7 @@ def _writer(
 
 
 class ParquetFile:
-    """A data file that appears, whole, when it is closed. For one thread at a time."""
+    """A data file that becomes visible when it is closed; for one thread at a time."""
 
     def __init__(self, store: LogStore, path: str, codec: Codec, stats: StatsPlan) -> None:
         self.path = path
@@ -120,7 +120,7 @@ class ParquetFile:
         return self._upload.tell()
 
     def close(self) -> str:
-        """Make the file appear, after a first `write`; gives its statistics as JSON."""
+        """Publish the file, after at least one `write`; return its statistics as JSON."""
         assert self._writer is not None
         self._writer.close()
         self._upload.close()
@@ -176,13 +176,13 @@ class _Chunk(NamedTuple):
         first = read_number(metadata.pop(_DATA_OFFSET))
         offsets = {_DATA_OFFSET: first}
         dictionary = read_number(metadata.pop(_DICTIONARY_OFFSET, None))
-        if 0 < dictionary < first:  # some writers have 0 where there is none
+        if 0 < dictionary < first:  # some writers record 0 for no dictionary
             offsets[_DICTIONARY_OFFSET] = first = dictionary
         end = first + read_number(metadata[_COMPRESSED_SIZE])
         return _Chunk(metadata, offsets, first, end, read_number(metadata[_UNCOMPRESSED_SIZE]))
 
     def moved(self, start: int) -> bytes:
-        """The chunk, encoded, at another place and without indexes."""
+        """The encoded chunk at another offset, without indexes."""
         offsets = {n: write_number(at - self.start + start) for n, at in self.offsets.items()}
         metadata = Value(STRUCT, write_struct(self.metadata | offsets))
         return write_struct({_CHUNK_OFFSET: write_number(0), _CHUNK_METADATA: metadata})
@@ -197,8 +197,8 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True)
 class CopySource:
-    """A data file of which the columns `kept` are copied as they are encoded, with the fields of
-    its footer that a copy has too, and the orders of these columns.
+    """A data file whose columns `kept` are copied as they are encoded, with the footer fields and
+    column orders that a copy keeps.
     """
 
     path: str
@@ -222,9 +222,9 @@ class CopySource:
         group_bytes: int,
         chunk_bytes: int,
     ) -> CopySource | None:
-        """A row of `Snapshot.files` without deleted rows, to copy the columns `kept` and to read
-        the columns `read` a row group at a time, within `group_bytes`. None for a file that has to
-        be decoded: with dates of an old calendar, other names than the physical ones, chunks
+        """A row of `Snapshot.files` without deleted rows, to copy the columns `kept` and read the
+        columns `read` a row group at a time, within `group_bytes`. None for a file that has to be
+        decoded: with dates of the Julian calendar, other names than the physical ones, chunks
         shorter than `chunk_bytes` on average, or large row groups, encrypted, of an old writer, or
         damaged, which is an error where it is read.
         """
@@ -241,7 +241,7 @@ class CopySource:
                 or Calendar.of(metadata).is_old
             ):
                 return None
-            footer = read_struct(encoded)  # takes longer than what pyarrow does
+            footer = read_struct(encoded)  # last, because it takes longer than pyarrow
             if _ENCRYPTION & footer.keys() or _OLD_WRITER.match(
                 read_binary(footer.get(_CREATED_BY))
             ):
@@ -270,7 +270,7 @@ class CopySource:
         return None
 
     def kept_bytes(self, group: _Group) -> Iterator[bytes]:
-        """The chunks that are copied of a row group."""
+        """The bytes of a row group's copied chunks."""
         with self._sources.open(self.path, self.size_bytes) as file:
             for start, end in _joined((chunk.start, chunk.end) for chunk in group.chunks):
                 file.seek(start)
@@ -289,7 +289,7 @@ class CopySource:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same ranges in their order; those that adjoin are one."""
+    """The ranges in order, with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for start, end in ranges:
         adjoins = found and found[-1][1] == start
@@ -321,7 +321,7 @@ def _metadata(footer: bytes) -> pq.FileMetaData:
 
 
 def _kept_fields(footer: Mapping[int, Value]) -> dict[int, Value]:
-    """The writer, because what readers know of it holds for most chunks; and the key without which
+    """The writer, because what readers know of it holds for most chunks, and the key without which
     Spark may read old dates of the copied columns in another calendar.
     """
     pairs = read_list(footer[_KEY_VALUES]) if _KEY_VALUES in footer else []
@@ -357,7 +357,7 @@ def _require_apart(groups: Iterable[_Group], size_bytes: int) -> None:
 
 
 def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int]) -> int:
-    """About the memory of columns of a row group, with positions."""
+    """Approximate memory of a row group's columns and positions."""
     group = metadata.row_group(number)
     size_bytes = group.num_rows * _POSITION_BYTES
     for chunk in map(group.column, leaves):
@@ -378,8 +378,8 @@ class _Encoded(NamedTuple):
 
 
 class ParquetGroups:
-    """A data file whose row groups are encoded in memory, by any threads (`encode`), and added in
-    order; it appears when it is closed. Memory: row groups that are encoded and not yet added.
+    """A data file whose row groups any threads encode (`encode`), and which are added in order; it
+    appears when it is closed. Memory: row groups that are encoded and not yet added.
     """
 
     def __init__(self, store: LogStore, path: str, codec: Codec, stats: StatsPlan) -> None:
@@ -402,7 +402,7 @@ class ParquetGroups:
         self.add(self.encode(rows))
 
     def see(self, rows: pa.Table) -> None:
-        """Look at rows for their statistics."""
+        """Collect the statistics of rows."""
         self._stats.see(rows)
 
     def encode(self, rows: pa.Table) -> _Encoded:
@@ -421,7 +421,7 @@ class ParquetGroups:
     def add(
         self, encoded: _Encoded, kept: Sequence[_Chunk] = (), pieces: Iterable[bytes] = ()
     ) -> None:
-        """Append an encoded row group, behind chunks of another file and their bytes."""
+        """Append an encoded row group after `kept` chunks of another file, with bytes `pieces`."""
         if self._metadata is None:
             self._upload.write(_MAGIC)
             self._metadata, self._first = encoded.metadata, encoded.footer
@@ -447,7 +447,7 @@ class ParquetGroups:
         self._groups.append(write_struct(fields))
 
     def close(self) -> str:
-        """Make the file appear, after its last row group; gives its statistics as JSON."""
+        """Publish the file after its last row group; return its statistics as JSON."""
         assert self._metadata is not None
         footer = self._footer(write_number(self._metadata.num_rows), write_list(self._groups))
         self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
@@ -488,7 +488,7 @@ class ParquetCopy(ParquetGroups):
         return joined_statistics(self._source.stats, kept, super().close())
 
     def _footer(self, num_rows: Value, groups: Value) -> bytes:
-        """The copied columns, and the new ones behind them."""
+        """The footer of the copied columns, followed by the new ones."""
         source, new = self._source, self._first
         root, *elements = read_list(new[_SCHEMA])
         copied = chain.from_iterable(column.elements for column in source.kept)

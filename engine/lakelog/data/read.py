@@ -57,14 +57,14 @@ FILE_INDEX, ROW_INDEX = "\0file", "\0row"
 stored, deleted rows included. No column of a table is named so.
 """
 
-_WHOLE_BYTES = 1 << 20  # of files that are read to their end ahead of their turn
-_WHOLE_MEMORY_BYTES = 16 << 20  # of its rows in memory; encoded, a repeated value takes little
+_WHOLE_BYTES = 1 << 20  # maximum length of a file that is read ahead completely
+_WHOLE_MEMORY_BYTES = 16 << 20  # of its rows, because encoded repeated values expand
 _PREFETCH_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
 _READ_ERRORS = (LakelogError, pa.ArrowException, MemoryError, OSError, ValueError, IndexError)
-# Arrow's default pool gives large blocks back, and the system clears each of their pages again.
+# Arrow's default pool returns large blocks to the system, which then clears all pages again.
 _POOL = pa.system_memory_pool()
 _POSITIONS = tuple(pa.field(name, pa.int64(), nullable=False) for name in (FILE_INDEX, ROW_INDEX))
 
@@ -79,19 +79,18 @@ def read_files(
     positions: bool = False,
     only: Sequence[Vector | None] | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of data files, without those that deletion vectors delete (Delta protocol, Action
-    Reconciliation), in batches of `ReadPlan.arrow_schema`, none of them empty, in the order of the
-    files and of their rows; without columns, batches still count their rows. Only rows for which
-    `predicate` is true come, and row groups that cannot hold one are not read; `Snapshot.files`
-    leaves out files. With `positions`, the batches end with the columns `FILE_INDEX` and
-    `ROW_INDEX` (int64). `only` has a vector, or None, for each file: of a file with one, only the
-    rows that it names are read. Raises InvalidInputError at once; NotFoundError, ExternalPathError,
-    UnavailableError, and CorruptionError (with ``path`` and ``version``) for a file, a vector or a
-    partition value that is not what the log records. Memory: of two large files a megabyte a
-    column, or, on a remote store, one row group's columns, encoded, and two batches; of small
-    files, of a megabyte at most (on local disk, together), up to 16 read side by side, each to 16
-    MB and a batch ahead, which is copied once where files are joined; and 8 bytes per deleted row,
-    or per row of a file of `only`.
+    """The rows of data files, in order and without deleted rows (Delta protocol, Action
+    Reconciliation), as non-empty batches of `ReadPlan.arrow_schema`; without columns, batches still
+    count their rows. Only rows for which `predicate` is true are returned, and row groups that
+    cannot hold one are not read. With `positions`, batches end with `FILE_INDEX` and `ROW_INDEX`.
+    Of a file with a vector in `only`, only the rows in it are read.
+
+    Raises InvalidInputError at once; NotFoundError, ExternalPathError, UnavailableError, and
+    CorruptionError for a file, a vector or a partition value that differs from the log.
+
+    Memory: of two large files a megabyte per column, or, on a remote store, one row group's
+    columns, encoded, and two batches; of files of up to a megabyte, up to 16 read concurrently,
+    each up to 16 MB and a batch ahead; and 8 bytes per deleted row, or per row of a file of `only`.
     """
     lacking = [name for name in plan.file_columns if name not in files.columns]
     if lacking:
@@ -118,8 +117,8 @@ def read_files(
 def _selected(
     reading: _Reading, schema: pa.Schema, batch_rows: int
 ) -> Generator[pa.RecordBatch, None, None]:
-    # Threads that read ahead end when this is closed, and not when garbage is collected: that may
-    # happen in a thread that is about to start, which would wait for itself.
+    # Closed explicitly, because garbage collection may run in a starting thread of the pool, which
+    # would wait for itself.
     with closing(reading.batches()) as batches:
         selected = (batch.select(schema.names) for batch in batches)
         yield from _gathered(selected, schema, batch_rows)
@@ -127,9 +126,7 @@ def _selected(
 
 @dataclass(frozen=True)
 class _File:
-    """A data file: its row among those of the log, where it is, what of it is deleted, the only
-    rows of it to read, and its base row id and commit version.
-    """
+    """A data file, its number, deleted rows, the only rows to read, and row tracking."""
 
     index: int
     path: str
@@ -140,8 +137,8 @@ class _File:
 
 
 class _Piece(NamedTuple):
-    """Rows of a file, from `first` to before `last`, without the deleted ones; `raw` has the leaves
-    of `columns`, and is None where the file has none of those that are wanted.
+    """Rows of a file, `first` to before `last`, without deleted ones; `raw` is None if the file has
+    none of the wanted columns.
     """
 
     file: _File
@@ -154,7 +151,7 @@ class _Piece(NamedTuple):
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Which of the rows are not deleted."""
+        """Numbers of the rows that are not deleted."""
         rows = np.arange(self.first, self.last)
         if self.deleted is None:
             return rows
@@ -180,12 +177,12 @@ class _Reading:
         self._roots: tuple[str, ...] = ()
 
     def prepare(self, files: pl.DataFrame, sources: Sources, only: Sequence[Vector | None]) -> None:
-        """Work out what the log says of each file; nothing is opened yet."""
+        """Prepare the log's facts about each file; nothing is opened yet."""
         self._sources = sources
         self._stats = files["stats"]
         self._vectors = VectorReader(sources.open)
         self._values = self._partition_values(files)
-        # 0 is how some writers record a size that they do not know.
+        # Some writers record 0 for an unknown size.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
             _File(index, path, size, vector, only_, ids)
@@ -234,7 +231,7 @@ class _Reading:
         pool = Pool(threads, thread_name_prefix="lakelog-rows")
         try:
             while waiting or pending:
-                # The files whose turn it is, those after them, and more where they are small.
+                # The current files, the next ones, and more if they are small.
                 while waiting and (
                     len(pending) < 2
                     or (len(pending) < 2 * threads and sum(ahead_bytes) < _PREFETCH_BYTES)
@@ -260,7 +257,7 @@ class _Reading:
             self._vectors.close()
 
     def _open(self, files: Sequence[_File]) -> _Opened:
-        """The rows of small files, or the first of a large one's."""
+        """The rows of small files, or the first rows of a large one."""
         batches = self._filtered(files)
         room = 0
         if all(f.size_bytes is not None and f.size_bytes <= _WHOLE_BYTES for f in files):
@@ -277,7 +274,7 @@ class _Reading:
         return _Opened(taken, None)
 
     def _filtered(self, files: Sequence[_File]) -> Iterator[pa.RecordBatch]:
-        """The rows for which the predicate is true. What it raises is not the file's fault."""
+        """The rows for which the predicate is true; its errors do not name the file."""
         for pieces in self._pieces(files):
             for batch in self._assembled(pieces):
                 kept = batch if self._predicate is None else self._matching(batch, self._predicate)
@@ -351,7 +348,7 @@ class _Reading:
         return kept if deleted is None else np.setdiff1d(kept, deleted, assume_unique=True)
 
     def _matching(self, batch: pa.RecordBatch, predicate: pl.Expr) -> pa.RecordBatch:
-        if not self._roots:  # one answer for all rows
+        if not self._roots:  # one result for all rows
             return batch if pl.select(predicate).item() else batch.slice(0, 0)
         frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
         mask = outcome_of(predicate, frame)
@@ -367,7 +364,7 @@ class _Reading:
         kept: Rows | None,
         by_group: bool,
     ) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
-        """Stretches of rows, their ends, and the leaves in the file of those that are left."""
+        """Ranges of rows: first row, end, and the leaves of those that are not deleted."""
         for start, end, groups in self._runs(parquet, columns, kept, by_group):
             if columns is None or not columns.leaves:
                 for first in range(start, end, self._batch_rows):
@@ -398,7 +395,7 @@ class _Reading:
         kept_rows: Rows | None,
         by_group: bool,
     ) -> Iterator[tuple[int, int, list[int]]]:
-        """Stretches of row groups that are read: first row, the one after the last, and groups."""
+        """Contiguous row groups to read: first row, end, and numbers of the groups."""
         metadata = parquet.metadata
         count = metadata.num_row_groups
         if count <= 1 or (self._predicate is None and kept_rows is None and not by_group):
@@ -427,7 +424,7 @@ class _Reading:
             yield start, end, groups
 
     def _nulls(self, count: int) -> list[pa.Array]:
-        """The columns of a file that has none of them."""
+        """Null columns, for a file that has none of the columns."""
         arrays = []
         for field in self._fields:
             own = self._schema.field(field.name)
@@ -446,10 +443,10 @@ class _Reading:
         return columns
 
     def _assembled(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        """Batches of the plan's columns, and of positions where they are asked for."""
+        """Batches of the plan's columns, and of positions if they were requested."""
         if len(pieces) > 1:
             joined = None
-            with suppress(*_READ_ERRORS):  # alone, the piece that fails is named
+            with suppress(*_READ_ERRORS):  # read separately below, to name the file that fails
                 joined = self._batch(pieces)
             if joined is not None:
                 yield joined
@@ -508,20 +505,20 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a thread read of files: batches, and those still to be read, or the error after them."""
+    """Batches that a thread has read, and the iterator of the rest, or the error after them."""
 
     batches: list[pa.RecordBatch]
     rest: Iterator[pa.RecordBatch] | None
     error: Exception | None = None
 
     def close(self) -> None:
-        """Leave the rest unread."""
+        """Close the iterator of the rest."""
         if self.rest is not None and (close := getattr(self.rest, "close", None)):
             close()
 
 
 def _prefetched(opened: _Opened, pool: Pool) -> Iterator[pa.RecordBatch]:
-    """All batches of a large file, each read while the one before it is looked at."""
+    """All batches of a large file, each read while the caller processes the previous one."""
     rest = opened.rest or iter(())
     step: Callable[[], pa.RecordBatch | None] = lambda: next(rest, None)
     future = pool.submit(step)
@@ -533,7 +530,7 @@ def _prefetched(opened: _Opened, pool: Pool) -> Iterator[pa.RecordBatch]:
             yield batch
     finally:
         if not future.cancel():
-            future.exception()  # a generator at work cannot be closed
+            future.exception()  # a running generator cannot be closed
         opened.close()
 
 
@@ -551,7 +548,7 @@ def _check_deleted(deleted: Rows | None, rows: int) -> None:
 
 
 def _others(rows: Rows, num_rows: int) -> Rows:
-    """The rows of a file that are not among some."""
+    """The rows of a file except `rows`."""
     mask = np.ones(num_rows, bool)
     mask[rows.astype(np.int64)] = False
     return np.flatnonzero(mask).astype(np.uint64)
@@ -568,7 +565,7 @@ def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch
 
 
 def _groups(files: Sequence[_File]) -> Iterator[list[_File]]:
-    """The files that one thread reads in a row. The groups grow, as a caller may want few rows."""
+    """The files that one thread reads; groups grow, because a caller may need few rows."""
     group: list[_File] = []
     size_bytes, most = 0, 1
     for file in files:
@@ -591,7 +588,7 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _repeated(values: pa.Array, pieces: Sequence[_Piece]) -> pa.Array:
-    """Each piece's value, for each of its rows."""
+    """Each piece's value, repeated for each of its rows."""
     ends = np.cumsum([piece.num_rows for piece in pieces])
     type_ = pa.run_end_encoded(pa.int64(), values.type)
     # `from_arrays` would import pandas if it is installed.
@@ -602,7 +599,7 @@ def _repeated(values: pa.Array, pieces: Sequence[_Piece]) -> pa.Array:
 
 
 def _num_left(first: int, last: int, deleted: Rows | None) -> int:
-    """How many of the rows from `first` to before `last` are not deleted."""
+    """Number of rows from `first` to before `last` that are not deleted."""
     if deleted is None:
         return last - first
     low, high = np.searchsorted(deleted, (first, last))
@@ -610,21 +607,21 @@ def _num_left(first: int, last: int, deleted: Rows | None) -> int:
 
 
 def _or_else(values: pa.Array, others: pa.Array) -> pa.Array:
-    """The values, and the others where they are null."""
+    """The values, or the others if null."""
     if values.null_count == len(values):
         return others
     return pc.coalesce(values, others) if values.null_count else values
 
 
 def _uncolumned(count: int) -> pa.RecordBatch:
-    """A batch of no columns that has rows none the less."""
+    """A batch with rows and without columns."""
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["rows"]).select([])
 
 
 def _gathered(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches; one with a fourth of the rows is not copied again."""
+    """The same rows in fewer batches; one of a quarter of `batch_rows` is not copied."""
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -674,7 +671,7 @@ def row_groups(
     fields: Mapping[str, contract.Field],
     leaves: Mapping[str, int],
 ) -> list[bool]:
-    """For each row group, whether it may hold a row for which `predicate` is true."""
+    """For each row group, whether it may contain a row for which `predicate` is true."""
     count = metadata.num_row_groups
     known = {
         name: leaf
@@ -710,7 +707,7 @@ def row_groups(
 
 
 def _bounds(statistics: Any) -> tuple[Any, Any, int | None]:
-    """Least and greatest value and number of nulls; None for what is not known."""
+    """Least and greatest value and number of nulls; None if unknown."""
     if statistics is None:
         return None, None, None
     nulls = statistics.null_count if statistics.has_null_count else None
@@ -718,7 +715,7 @@ def _bounds(statistics: Any) -> tuple[Any, Any, int | None]:
         return None, None, nulls
     try:
         low, high = statistics.min, statistics.max
-    except (ValueError, OverflowError):  # beyond what Python has, or no text
+    except (ValueError, OverflowError):  # outside Python's range, or not valid text
         return None, None, nulls
     if any(isinstance(value, float) and math.isnan(value) for value in (low, high)):
         return None, None, nulls

@@ -1,4 +1,4 @@
-"""Changes rows of files: marked by deletion vectors, or left out of a copy of the others.
+"""Changes rows of files: marks them by deletion vectors, or copies the other rows.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _VECTORS = "delta.enableDeletionVectors"
 _LANE, _GROUP, _GROUP_ROWS = "\x00lane", "\x00group", 4_000_000
 _MEMORY_BYTES, _LEAST_BYTES = 256 << 20, 4 << 20
-_TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a moment
+_TOUCHED_BYTES = 64  # peak memory per row of a group
 _WRITER_SHARE, _BATCH_SHARE = 4, 16
 _ROW_BITS = 40
 _COPIED_BYTES, _COPIED_CHUNKS = 1 << 20, 64  # smaller files are joined, shorter chunks decoded
@@ -51,9 +51,7 @@ _TIGHT_BOUNDS = '"tightBounds"'
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of rows that change: their positions among the rows that change, ascending, and
-    the rows before and after (None: deleted).
-    """
+    """The positions of changing rows, ascending, and the rows before and after (None: deleted)."""
 
     rows: NDArray[np.intp]
     before: pa.Table
@@ -62,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class UpdatedColumns:
-    """Columns that get new values, and those that are read for it, also by the table's rules."""
+    """Columns that are assigned, and columns that the new values and the table's rules read."""
 
     assigned: frozenset[str]
     read: frozenset[str]
@@ -81,19 +79,19 @@ class Change(Selection):
     overwritten: frozenset[str] = frozenset()
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
-        """What becomes of rows that change."""
+        """The outcomes of changing rows."""
         yield Outcome(np.arange(rows.num_rows), rows)
 
 
 def marks_rows(snapshot: LogSnapshot) -> bool:
-    """Whether rows that change are marked by deletion vectors, and the others not copied."""
+    """Whether deletion vectors mark changing rows, so that the others are not copied."""
     table = snapshot.table_configuration
     is_wanted = is_on(table.metadata.configuration, _VECTORS)
     return is_wanted and table.supports("deletionVectors")
 
 
 class _Marking:
-    """Marks the deleted rows of files, which come file by file, by deletion vectors."""
+    """Marks deleted rows, which are passed file by file, by deletion vectors."""
 
     def __init__(
         self, snapshot: LogSnapshot, files: pl.DataFrame, writer: VectorWriter, store: LogStore
@@ -108,10 +106,9 @@ class _Marking:
         self._marked: list[int] = []
         self._vectors: list[dict[str, Any]] = []
         self.rows_matched = 0
-        """Rows taken."""
 
     def take(self, batch: pa.Table) -> None:
-        """Take the positions of rows, as `read_files` gives them."""
+        """Add the positions of rows, as `read_files` returns them."""
         if not batch.num_rows:
             return
         files, rows = numbers_of(batch[FILE_INDEX]), numbers_of(batch[ROW_INDEX])
@@ -182,9 +179,7 @@ def _with_wide_bounds(stats: str | None, records: int) -> str:
 
 @dataclass
 class _Waiting:
-    """Rows to be written to the files of one lane, which of them change, and their bytes, of which
-    there are about `most_bytes` at most.
-    """
+    """Rows to be written to the files of one lane, and which of them change."""
 
     lane: int | None
     most_bytes: int
@@ -194,11 +189,9 @@ class _Waiting:
 
 
 class Rewriter:
-    """Changes rows of files, and puts the files' actions into the transaction.
-
-    With deletion vectors, rows that change are marked, and only their new versions are written;
-    else the other rows of their files are copied. Rows that are copied or updated keep their row
-    ids, if the table has row tracking. Memory: about `memory_limit` bytes.
+    """Changes rows of files, and adds the files' actions to the transaction. Deletion vectors mark
+    rows that change; without them, the other rows of their files are copied. Copied and updated
+    rows keep their row ids. Memory: about `memory_limit` bytes.
     """
 
     def __init__(self, commit: RowCommit, change: Change, memory_limit: int | None = None) -> None:
@@ -219,8 +212,8 @@ class Rewriter:
         self._removed_rows: int | None = 0
 
     def remove(self, files: pl.DataFrame) -> None:
-        """Delete all rows of files without reading them. Where the commit has change data of other
-        rows, which readers then use alone, it also needs that of these rows: call this last.
+        """Delete all rows of files without reading them; call this last, because the commit's
+        change data, which readers use alone, must then include these rows.
         """
         if not files.height:
             return
@@ -278,22 +271,22 @@ class Rewriter:
         self._removed_files.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:
-        """Copy files, several stretches of them by turns, each to files of its own."""
+        """Copy files, in several contiguous lanes in turn, each to files of its own."""
         rows = num_records(files["stats"]).fill_null(_GROUP_ROWS)
         before = rows.cum_sum() - rows
         size_bytes = IN_MEMORY * int(files["size"].sum())
         lanes = self._data_writer().open_lanes(int(rows.sum()), size_bytes)
         most = min(_GROUP_ROWS, self._memory_bytes // _TOUCHED_BYTES) // lanes
-        # The positions of a group's rows are in memory, and its pages still in the disk's cache.
+        # A group's positions fit in memory, and its pages are still in the page cache.
         groups = files.with_columns(
             (before * lanes // max(1, int(rows.sum()))).alias(_LANE), (before // most).alias(_GROUP)
         )
-        stretches = groups.partition_by(_LANE, maintain_order=True, include_key=False)
-        # A single large file is copied to several by turns.
-        numbers = range(len(stretches)) if len(stretches) > 1 else [None]
+        shares = groups.partition_by(_LANE, maintain_order=True, include_key=False)
+        # A single large file is copied to several files in turn.
+        numbers = range(len(shares)) if len(shares) > 1 else [None]
         copying = [
-            self._copy_stretch(stretch, _Waiting(lane, self._batch_bytes // lanes))
-            for lane, stretch in zip(numbers, stretches, strict=True)
+            self._copy_share(share, _Waiting(lane, self._batch_bytes // lanes))
+            for lane, share in zip(numbers, shares, strict=True)
         ]
         with ExitStack() as stack:
             for each in copying:
@@ -301,7 +294,7 @@ class Rewriter:
             while copying:
                 copying = [each for each in copying if next(each, None) is not None]
 
-    def _copy_stretch(self, files: pl.DataFrame, waiting: _Waiting) -> Generator[int, None, None]:
+    def _copy_share(self, files: pl.DataFrame, waiting: _Waiting) -> Generator[int, None, None]:
         """Copy files; yields the number of rows after each batch."""
         for group in files.partition_by(_GROUP, maintain_order=True, include_key=False):
             with closing(self._copied_rows(group, waiting.most_bytes)) as batches:
@@ -313,7 +306,7 @@ class Rewriter:
     def _copied_rows(
         self, files: pl.DataFrame, batch_bytes: int
     ) -> Generator[tuple[pa.Table, NDArray[np.bool_]], None, None]:
-        """The rows of the files that have some that change, and which do."""
+        """The rows of files with changing rows, and which of them change."""
         plan = ReadPlan.of(self._snapshot, self._change.columns)
         found = [_places(rows) for rows in touched_rows(plan, files, self._change, self._store)]
         touched = np.concatenate([np.empty(0, np.int64), *found])
@@ -325,7 +318,7 @@ class Rewriter:
             self._deleted += int(counts[hit][is_whole].sum())
             hit = hit[~is_whole]
         hit = np.setdiff1d(hit, self._copy_columns(files, hit, touched))
-        # Rows of files that are not read again would stand for rows of a file behind them.
+        # Without rows of files that are not read again, which `_with_mask` would misplace.
         touched = touched[np.isin(touched >> _ROW_BITS, hit)]
         plan = ReadPlan.of(self._snapshot, row_ids=True)
         self._row_ids = plan.row_ids
@@ -394,13 +387,13 @@ class Rewriter:
         keeps_changes = self._commit.keeps_changes
         read = [f for f in plan.file_fields if keeps_changes or f.name in updated.read]
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
-        # Decoding a large row group at once is worth it if much of it is copied.
+        # The more columns are copied, the larger a row group may be to decode.
         group_bytes = self._memory_bytes // 2 * len(kept) // len(plan.file_fields)
         copied = with_partition_keys(files[numbers], self._snapshot.table_configuration)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
             if len(file["partitionValues"] or ()) < len(metadata.partition_columns):
-                return None  # which is an error where the file is read
+                return None  # reading the file raises an error
             return CopySource.of(
                 file,
                 sources,
@@ -421,8 +414,8 @@ class Rewriter:
         return [name for name in self._snapshot.schema.names if name in columns]
 
     def _put(self, waiting: _Waiting, rows: pa.Table, mask: NDArray[np.bool_]) -> None:
-        """Take rows, of which some change; they wait for more, as outcomes have a cost per call."""
-        if not rows.num_columns:  # without columns, concatenated tables have no rows
+        """Add rows, some of which change; they wait, because each call of `outcomes` has a cost."""
+        if not rows.num_columns:  # concatenated tables without columns lose their rows
             self._deleted += rows.num_rows
             return
         waiting.tables.append(rows)
@@ -432,7 +425,7 @@ class Rewriter:
             self._write_waiting(waiting)
 
     def _write_waiting(self, waiting: _Waiting) -> None:
-        """Write the rows that wait, each in its place."""
+        """Write the waiting rows, in order."""
         if not waiting.tables:
             return
         rows = pa.concat_tables(waiting.tables)
@@ -444,14 +437,14 @@ class Rewriter:
     def _changed(
         self, rows: pa.Table, mask: NDArray[np.bool_]
     ) -> tuple[pa.Table, NDArray[np.bool_]]:
-        """Rows of which some change, with the new versions of those; and which are deleted."""
+        """The rows with the new versions of changing ones, and which are deleted."""
         positions = np.flatnonzero(mask)
         self._copied += len(mask) - len(positions)
         if not len(positions):
             return rows, mask
         touched = rows.filter(as_mask(mask)).combine_chunks()
         updated: list[Outcome] = []
-        deleted = mask  # until an outcome has a new version
+        deleted = mask  # cleared for rows with a new version
         for outcome in self._change.outcomes(touched):
             if outcome.after is None:
                 self._deleted += len(outcome.rows)
@@ -464,7 +457,7 @@ class Rewriter:
             self._record("update_preimage", outcome.before)
             self._record("update_postimage", outcome.after)
             after = outcome.after
-            if self._row_ids is not None:  # the commit's version is that of updated rows
+            if self._row_ids is not None:  # null: the row commit version is this commit's
                 index = after.column_names.index(self._row_ids[1])
                 unset = pa.nulls(after.num_rows, after.schema.field(index).type)
                 after = after.set_column(index, after.schema.field(index), unset)
@@ -499,7 +492,7 @@ class Rewriter:
         return self._plan
 
     def finish(self) -> Rewritten:
-        """Finish the files, and hand their actions to the transaction."""
+        """Finish the files, and add their actions to the transaction."""
         tx = self._commit.tx
         writers = [each for each in (self._data, self._copies) if each is not None]
         files = pl.concat([each.finish() for each in writers]) if writers else pl.DataFrame()
@@ -533,7 +526,7 @@ class _Rows:
         self._rest: list[pa.RecordBatch] = []
 
     def take(self, count: int) -> pa.Table:
-        """The next rows, of which there are as many."""
+        """The next `count` rows, which must exist."""
         taken = self._rest
         rows = sum(batch.num_rows for batch in taken)
         while rows < count:
@@ -557,7 +550,7 @@ def _with_mask(
 
 
 def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:
-    """Rows that are read at once, all columns of them."""
+    """Number of rows to read at once, with all columns."""
     rows = max(1, int(num_records(files["stats"]).sum() or 0))
     row_bytes = max(1, IN_MEMORY * int(files["size"].sum()) // rows)
     return max(1, min(BATCH_ROWS, batch_bytes // row_bytes))
@@ -576,7 +569,7 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
             after.append(outcome.after.column(index))
         if all(map(_is_same, before, after)):
             continue
-        new = [chunk for column in after for chunk in column.cast(own.type).chunks]  # may be large
+        new = [chunk for column in after for chunk in column.cast(own.type).chunks]
         placed = _placed(rows.column(index), pa.chunked_array(new, own.type), places, order)
         rows = rows.set_column(index, own, placed)
     return rows
@@ -588,9 +581,7 @@ def _placed(
     places: NDArray[np.intp],
     order: NDArray[np.int64],
 ) -> pa.Array:
-    """A column with new values in some places; `order` are the numbers of all values that stay,
-    among those of both.
-    """
+    """A column with new values in some places; `order` gathers the result from both together."""
     own = column.type
     raw = _RAW.get(own.bit_width) if pa.types.is_primitive(own) else None
     if raw is not None and not column.null_count and not values.null_count:
@@ -602,7 +593,7 @@ def _placed(
 
 
 def _is_same(column: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Whether two columns are one in memory; equal values may still differ, as 0.0 and -0.0."""
+    """Whether two columns share their memory; equal values may still differ, as 0.0 and -0.0."""
     ours, theirs = (
         [(chunk.offset, *(b and b.address for b in chunk.buffers())) for chunk in each.chunks]
         for each in (column, other)
@@ -633,9 +624,8 @@ def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a rewrite put into the transaction: new files of data and change data, files that are
-    removed (those with a new deletion vector, `again`, included), and numbers of rows (`deleted` is
-    None if rows of a file were not counted).
+    """The result of a rewrite: new files, removed files (`again` are those with a new deletion
+    vector), and numbers of rows (`deleted` None: rows of a file were not counted).
     """
 
     files: pl.DataFrame
@@ -649,12 +639,12 @@ class Rewritten:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no action was put into the transaction."""
+        """Whether no action was added to the transaction."""
         return not self.files.height and not self.removed_files.height
 
     @property
     def num_removed_files(self) -> int:
-        """Data files none of whose rows are left in them."""
+        """Number of data files that no longer exist in the table."""
         return self.removed_files.height - self.again.height
 
     def report(self) -> WriteReport:
@@ -673,7 +663,7 @@ class Rewritten:
 
     @property
     def vectors(self) -> tuple[int, int, int]:
-        """How many deletion vectors are added, removed, and replaced by another one."""
+        """Number of deletion vectors that are added, removed, and replaced."""
         if not self.removed_files.height:
             return 0, 0, 0
         had = self.removed_files.filter(pl.col("dvStorageType").is_not_null())["path"]
@@ -681,7 +671,7 @@ class Rewritten:
         return len(again), len(had), int(had.is_in(again.implode()).sum())
 
     def metrics(self) -> dict[str, int]:
-        """Metrics of files by the names that Delta gives them for DELETE and UPDATE."""
+        """Metrics of files under Delta's names for DELETE and UPDATE."""
         added, removed, updated = self.vectors
         return {
             "numAddedFiles": self.files.height,

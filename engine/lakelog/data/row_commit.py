@@ -1,9 +1,9 @@
 """`RowCommit`: the transaction and the new files of one call that writes rows.
 
-The files are written first, then one transaction names them; no reader sees a row before all are
-there. What fails before the commit leaves the table as it was, and its files are deleted. After a
-commit that failed the log is read again, and only files that it does not name are deleted; where
-it is unknown whether the commit was written, all are kept.
+The files are written first, then one transaction names them, so that readers see all rows or none.
+A failure before the commit leaves the table unchanged, and the files are deleted. After a failed
+commit the log is read again, and the files are deleted unless it names one; if the outcome of the
+commit is unknown, all are kept.
 
 Source: Delta protocol, Add File and Remove File.
 """
@@ -55,9 +55,7 @@ _CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What the calls that write rows have in common, as `Table.overwrite`; None leaves what the
-    table has, or says. `version` is the one that the rows were derived from.
-    """
+    """Options of all calls that write rows, as in `Table.overwrite`; None keeps the table's."""
 
     schema_mode: SchemaMode | None = None
     target_file_bytes: int | None = None
@@ -134,10 +132,10 @@ class WriteReport(Displayed):
 
 
 class RowCommit:
-    """One call that writes rows: its transaction, its files, and what becomes of them. Parameters
-    and metrics of the operation may be filled in until the transaction ends. If the transaction is
-    the caller's (`joins`), other calls may add change data to the commit, which readers use alone:
-    each call has to record all of its changes. `follows` if it has had another call before.
+    """One call that writes rows: its transaction and its files. Parameters and metrics may be
+    filled in until the transaction ends. If the transaction is the caller's (`joins`), other calls
+    may add change data to the commit, which readers use alone, so each call has to record all of
+    its changes. `follows`: it had another call before.
     """
 
     def __init__(
@@ -182,7 +180,7 @@ class RowCommit:
     def changed_metadata(
         self, schema: contract.Struct, partition_by: Sequence[str] | None
     ) -> Metadata:
-        """The metadata with another schema; ids and physical names of new columns are settled."""
+        """The metadata with another schema, and ids and physical names of new columns."""
         metadata, table = self.tx.snapshot.metadata, self.tx.snapshot.table_configuration
         wanted = metadata_changes.change_metadata(
             metadata, table.dialect, None, {}, schema=schema, partition_by=partition_by
@@ -220,14 +218,14 @@ class RowCommit:
         )
 
     def conform(self, plan: WritePlan) -> Conform:
-        """Brings new rows under the table's schema and rules."""
+        """The conversion of new rows to the table's schema and rules."""
         assert plan.rules is not None
         identities = IdentityValues(plan.rules, self.tx.identity_marks)
         self._identities.append(identities)
         return Conform(plan.schema.fields, plan.partition_columns, plan.rules, identities)
 
     def put_files(self, files: pl.DataFrame) -> None:
-        """Add files whose rows satisfy the table's rules, to the transaction."""
+        """Add files to the transaction, whose rows satisfy the table's rules."""
         for identities in self._identities:
             self.tx.advance_identity(identities.marks)
         if files.height:
@@ -307,12 +305,8 @@ class RowCommit:
     # --- the end -----------------------------------------------------------------------------
 
     def commit(self, report: WriteReport) -> WriteReport:
-        """Commit the transaction, unless it is the caller's; gives the report with its outcome.
-
-        Raises:
-            ConflictError: Another commit conflicts; the files are deleted.
-            CommitOutcomeUnknown: The commit may have succeeded; the files are kept.
-            UnavailableError: The store failed; the files are deleted if possible.
+        """Commit, unless the transaction is the caller's. After an error the files are deleted,
+        except after CommitOutcomeUnknown, because the commit may have succeeded.
         """
         if self.joins:
             return report
@@ -327,7 +321,7 @@ class RowCommit:
         return replace(report, version=self.tx.version)
 
     def _settle(self, error: BaseException | None) -> None:
-        """Delete the files if the commit certainly failed, or was never sent (None)."""
+        """Delete the files if the commit certainly failed, or was not attempted (None)."""
         if isinstance(error, CommitOutcomeUnknown):
             error.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
         elif self.tx.committed:
@@ -338,7 +332,7 @@ class RowCommit:
             error.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
 
     def _give_up(self, error: LakelogError | None) -> None:
-        """Delete the files of a commit that was not written, once the log has been read again."""
+        """Delete the files of a failed commit, unless the log names one."""
         paths = self._paths()
         if not paths:
             return
@@ -382,11 +376,8 @@ def _named(snapshot: LogSnapshot, paths: list[str]) -> bool:
 
 
 def discard_unnamed(log: Log, paths: Sequence[str], version: int) -> list[str]:
-    """Delete new files where it is certain that no commit after `version` names them; gives the
-    deleted ones.
-
-    Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
-    `LakelogWarning`.
+    """Delete new files that certainly no commit after `version` names, and return the deleted ones.
+    Never raises `LakelogError`: what is uncertain is left for vacuum, with a `LakelogWarning`.
     """
     if not paths:
         return []
@@ -414,7 +405,7 @@ def _leave(count: int, error: LakelogError) -> None:
 
 
 def _named_since(log: Log, version: int, paths: pl.Series) -> set[str] | None:
-    """Which of the paths a commit after a version adds or removes, as the log is now."""
+    """The paths that a commit after `version` adds or removes; None if the log has gaps."""
     listing = log.list_since(version)
     latest = max((f[-1].version for f in (listing.commits, listing.checkpoints) if f), default=-1)
     commits = [c for c in listing.commits if c.version > version]

@@ -28,8 +28,8 @@ _ROW = "\x00row"
 
 @dataclass(frozen=True)
 class RowExpression:
-    """An expression over the rows of a table, its SQL text and Spark type. It must not be evaluated
-    for rows of `first`; for those of `errors`, Spark's result depends on its settings.
+    """An expression over rows, its SQL text and Spark type. It must not be evaluated for rows of
+    `first`; for those of `errors`, Spark's result depends on its settings.
     """
 
     text: str
@@ -73,11 +73,7 @@ class RowExpression:
 
 
 def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) -> RowExpression:
-    """The expression of a SQL text over the columns of a schema, as a value of a type, or its own.
-
-    `now_us` (microseconds since 1970, UTC) is the time of ``current_timestamp``. Raises
-    UnsupportedExpressionError with the unsupported part.
-    """
+    """The expression of a SQL text, as a value of a type; `now_us` is ``current_timestamp``."""
     translation = Translation(schema, now_us=now_us, exact=True)
     value = translation.value(parse(text))
     type_ = type_ or value.type

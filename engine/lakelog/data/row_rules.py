@@ -1,8 +1,8 @@
 """`RowRules`: CHECK constraints, invariants, generated and identity columns of a table.
 
 Rules are evaluated on rows in the table's schema. A rule that lakelog cannot evaluate as Spark does
-is refused by name before a row is written. Rows that a table has already satisfy its rules, so only
-new versions of rows are checked.
+is refused by name before a row is written. Existing rows satisfy the rules, so only new versions of
+rows are checked.
 
 Source: Delta protocol, Column Invariants; CHECK Constraints; Generated Columns; Identity Columns.
 Delta Lake, CheckDeltaInvariant, ColumnWithDefaultExprUtils, IdentityColumn.
@@ -77,7 +77,7 @@ class RowRules:
 
     @staticmethod
     def of(table: TableConfiguration) -> RowRules:
-        """The rules of a table whose features its protocol has."""
+        """The rules of a table, of features that its protocol supports."""
         schema = table.metadata.schema
         checks = []
         if table.is_active("checkConstraints"):
@@ -127,7 +127,7 @@ class RowRules:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rules, as messages name them."""
+        """The rules' names in messages."""
         identities = (f"the identity column {each.column!r}" for each in self.identities)
         return (*(rule.name for rule in (*self.checks, *self.generated)), *identities)
 
@@ -204,10 +204,7 @@ class RowRules:
         ]
 
     def check(self, rows: pa.Table, computed: Collection[str] = ()) -> None:
-        """Refuse rows that violate a rule; `computed` columns are not compared again.
-        ConstraintViolationError has the expression, the number of rows that violate it, and an
-        example.
-        """
+        """Refuse rows that violate a rule; `computed` columns are not compared again."""
         for rule in self.generated:
             if rule.column not in computed:
                 self._check_generated(rule, rows)
@@ -235,7 +232,7 @@ class RowRules:
 
 
 def check(key: str, text: str) -> Rule:
-    """A CHECK constraint, by the key of its property."""
+    """A CHECK constraint, from the key and text of its property."""
     name = f"the CHECK constraint {key[len(CONSTRAINT_PROPERTY) :]!r}"
     return Rule(name, "checkConstraints", None, text)
 
@@ -272,7 +269,7 @@ def example(rows: pa.Table, columns: Collection[str], row: int) -> dict[str, Any
         if name in columns:
             try:
                 found[name] = rows.column(name)[row].as_py()
-            except (ValueError, OverflowError):  # Python has no such date
+            except (ValueError, OverflowError):  # a date outside Python's range
                 found[name] = "out of range"
     return found
 
@@ -315,11 +312,7 @@ def _identity(column: contract.Field) -> Identity:
 
 
 class IdentityValues:
-    """Generates values of identity columns, each once.
-
-    Attributes:
-        marks: By column, the last value that was generated.
-    """
+    """Generates values of identity columns, each once; `marks` are the last ones by column."""
 
     def __init__(self, rules: RowRules, marks: Mapping[str, int]) -> None:
         self._identities = {identity.column: identity for identity in rules.identities}

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 _UNREAD = "\0row"
-"""The first column of a lazy frame of rows, left out of what the caller sees. Polars asks for the
-first column of a source if a query needs no column, only the number of rows.
+"""The first column of a lazy frame of rows, hidden from the caller. Polars requests the first
+column of a source if a query needs only the number of rows.
 """
 _ROW_IDS = tuple(
     contract.Field(name, contract.Primitive("long")) for name in ("_row_id", "_row_commit_version")
 )
-_MOST_COUNTED = 1 << 30  # rows of a frame without values; Polars' frames have less than 2^32
+_MOST_COUNTED = 1 << 30  # rows of a frame without values; Polars limits frames to 2^32
 
 
 def scan_rows(
@@ -43,7 +43,7 @@ def scan_rows(
 ) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
     where = snapshot.condition(condition)
-    # A column that cannot be read is refused when it is asked for.
+    # Without columns, so that a column that cannot be read raises only if it is selected.
     plan = ReadPlan.of(snapshot, columns or (), row_ids=row_ids)
     if row_ids:
         _require_row_ids(plan)
@@ -146,15 +146,12 @@ def lazy_rows(
     count: Callable[[], int] | None = None,
     added: Sequence[contract.Field] = (),
 ) -> pl.LazyFrame:
-    """A lazy frame over batches of rows of the table at `location`, which hold the columns and
-    match the predicate asked for.
-
-    `read_batches` is called on collect with columns, a predicate over the rows of `schema`, and the
-    rows of a batch at most; `count` in its place where only the number of all rows is needed. The
-    columns `added` follow those of `schema`; predicates over them are not pushed down.
+    """A lazy frame over batches with the columns asked for, of rows that match the predicate.
+    `count` replaces `read_batches` where only the number of all rows is needed. The columns `added`
+    follow those of `schema`; predicates over them are not pushed down.
     """
     if where is not None:
-        referenced_columns(where, schema)  # refuses a wrong one now, not on collect
+        referenced_columns(where, schema)  # raises now for a wrong one, not on collect
     types = pl.Schema(
         {
             _UNREAD: pl.Null(),
@@ -173,7 +170,7 @@ def lazy_rows(
         if predicate is not None:
             if _is_by_row(predicate, schema):
                 asked = predicate if where is None else where & predicate
-            else:  # no table's predicate, but Polars asks for it
+            else:  # Polars pushes down predicates that the table's files cannot answer
                 rest = predicate
         roots = [] if rest is None else rest.meta.root_names()
         wanted = [c for c in types if c != _UNREAD and (c in chosen or c in roots)]
@@ -220,7 +217,7 @@ def _is_by_row(predicate: pl.Expr, schema: contract.Struct) -> bool:
 
 
 def _frame(batch: pa.RecordBatch, *, has_rows: bool) -> pl.DataFrame:
-    """A batch as a frame, with the column `_UNREAD` if that is asked for or the only one."""
+    """A batch as a frame, with the column `_UNREAD` if requested or the only one."""
     frame = pl.DataFrame(pl.from_arrow(batch)) if batch.num_columns else None
     if frame is not None and not has_rows:
         return frame

@@ -1,13 +1,12 @@
 """Collects statistics of a data file while it is written, as Delta on Spark does.
 
-Least and greatest values come from the file's own footer, where Parquet keeps them exactly; what
-it does not keep (not-a-numbers, nulls of arrays and maps, bounds of texts too long for it) is
-looked for in whole columns as they are written. A statistic that is not known is left out, which
-costs a reader time and never a row.
+Least and greatest values are read from the file's own footer if Parquet records them exactly. NaN,
+nulls of arrays and maps, and bounds of long texts are found in the columns as they are written. An
+unknown statistic is omitted, which costs readers time but never a row.
 
-Rules: the first 32 leaf columns, or those that the table names; texts cut to 32 characters, with
-an upper bound that still bounds; times in milliseconds, the lower one rounded down and the upper
-one up; NaN above all numbers; no bounds of Booleans, binaries, arrays, maps and variants.
+Rules: the first 32 leaf columns, or those that the table names; texts are truncated to 32
+characters, the upper bound to a greater text; times in milliseconds, the lower one rounded down and
+the upper one up; NaN above all numbers; no bounds of Booleans, binaries, arrays, maps and variants.
 
 Source: Delta protocol, Per-file Statistics. Delta Lake, StatisticsCollection.
 """
@@ -40,7 +39,7 @@ PROPERTIES = (NUM_INDEXED_COLUMNS, STATISTICS_COLUMNS, _PREFIX_PROPERTY)
 """Table properties that decide what is collected."""
 
 _PREFIX_LENGTH = 32
-_TEXT_BYTES = 4000  # Parquet keeps no bound of more than 4096 bytes
+_TEXT_BYTES = 4000  # pyarrow writes no bound of more than 4096 bytes
 _ASCII_MAX, _UNICODE_MAX = 0x7F, (0xDBFF, 0xDFFF)
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - both kinds of time count from it
 _FIRST_MS = -62_135_596_800_000  # year 1, and the last millisecond of year 9999
@@ -52,9 +51,9 @@ _Tree: TypeAlias = "dict[str, _Tree | str]"
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column that statistics are kept of: the physical names and the positions of the fields that
-    lead to it, through structs; arrays, maps and variants are leaves. `column` is its number in the
-    Parquet file; None where it has several.
+    """A column with statistics: physical names and positions of the fields that lead to it through
+    structs; arrays, maps and variants are leaves. `column` is its number in the Parquet file; None
+    if it has several.
     """
 
     path: tuple[str, ...]
@@ -74,12 +73,12 @@ class Leaf:
 
     @property
     def is_float(self) -> bool:
-        """Whether its values may be no numbers."""
+        """Whether its values may be NaN."""
         return self.kind in {"float", "double"}
 
     @property
     def has_bounds(self) -> bool:
-        """Whether its least and greatest values are kept."""
+        """Whether it has least and greatest values."""
         return (
             isinstance(self.type, contract.Decimal)
             or self.is_text
@@ -137,7 +136,7 @@ def _leaves(columns: Sequence[contract.Field], mapping: str) -> Iterator[Leaf]:
 
 
 def _width(type_: contract.DataType) -> int:
-    """How many columns a type takes in Parquet."""
+    """Number of Parquet columns of a type."""
     match contract.stored(type_):
         case contract.Struct(fields):
             return sum(_width(f.type) for f in fields)
@@ -150,7 +149,7 @@ def _width(type_: contract.DataType) -> int:
 
 @dataclass
 class _Seen:
-    """What was seen of one leaf next to the footer."""
+    """Facts about one leaf that the footer lacks."""
 
     nulls: int = 0
     has_nan: bool = False
@@ -175,7 +174,7 @@ class FileStats:
         self._seen = [_Seen() for _ in self.plan.leaves]
 
     def see(self, rows: pa.Table) -> None:
-        """Look at rows as they are written, in the schema of the file, one row group at a time."""
+        """Collect from rows as they are written, in the schema of the file, by row group."""
         for leaf, seen in zip(self.plan.leaves, self._seen, strict=True):
             if leaf.column is None:
                 seen.nulls += _column(rows, leaf.positions).null_count
@@ -222,16 +221,13 @@ def _json(
 
 
 class _Number(str):
-    """A number of a JSON text, as it is spelled there."""
+    """A number, as it is written in a JSON text."""
 
     __slots__ = ()
 
 
 def joined_statistics(old: str | None, kept: Collection[str], new: str) -> str:
-    """The statistics of a file with some columns of another one: those of its `kept` columns by
-    physical name, with numbers as they are spelled in `old`; others are in `new`. If `old` is
-    malformed, they are left out.
-    """
+    """The statistics `new`, with those of `kept` columns from `old`, if it is valid."""
     try:
         orjson.loads(old or "{}")  # stricter than the other parser
         found = json.loads(old or "{}", parse_int=_Number, parse_float=_Number)
@@ -256,22 +252,23 @@ def _spelled(value: Any) -> str:
             return "[" + ",".join(map(_spelled, value)) + "]"
         case _Number():
             return str(value)
-    # Without escapes: delta-rs decodes pairs of surrogates from U+20000 on to other characters.
+    # Without escapes, because delta-rs decodes surrogate pairs above U+20000 incorrectly.
     return orjson.dumps(value).decode()
 
 
 _FIRST_EVEN_DAY = (dt.date(1600, 1, 1) - dt.date(1970, 1, 1)).days
 _FIRST_EVEN_US = (dt.date(1901, 1, 1) - dt.date(1970, 1, 1)).days * 86_400_000_000
-"""From these days and times on, the old calendars and time zones of Spark 2 and Hive agree with the
-present ones."""
+"""From these days and times on, the calendars and time zones of Spark 2 and Hive agree with the
+proleptic Gregorian calendar and UTC.
+"""
 _MICROSECONDS = {"milliseconds": 1000, "microseconds": 1}
 
 
 def footer_statistics(plan: StatsPlan, footer: pq.FileMetaData) -> str:
-    """The statistics of a file of another program, as an add's ``stats``: what its footer shows for
-    certain. Left out are bounds of floats (a file may have NaN without a trace in the footer), of
-    INT96, of unsigned integers and decimals in bytes (writers have ordered them differently), of
-    dates and times of old calendars, and null counts of lists and maps.
+    """Statistics that the footer of another program proves. Omitted are bounds of floats (a file
+    may have NaN without a trace in the footer), of INT96, of unsigned integers and decimals in
+    bytes (writers have ordered them differently), of dates and times in the Julian calendar, and
+    null counts of lists and maps.
     """
     least: _Tree = {}
     greatest: _Tree = {}
@@ -303,7 +300,7 @@ def footer_statistics(plan: StatsPlan, footer: pq.FileMetaData) -> str:
 
 
 def _unit_us(leaf: Leaf, column: pq.ColumnSchema) -> int | None:
-    """Microseconds per value of the footer (1 for other types); None if bounds are not certain."""
+    """Microseconds per value of the footer (1 for other types); None if bounds are uncertain."""
     kind, physical = logical_type(column), column.physical_type
     if not leaf.has_bounds or leaf.is_float or kind.get("isSigned") is False:
         return None
@@ -315,13 +312,13 @@ def _unit_us(leaf: Leaf, column: pq.ColumnSchema) -> int | None:
 
 
 def logical_type(column: pq.ColumnSchema) -> dict[str, Any]:
-    """The logical type of a Parquet column, as Parquet spells it: ``Type``, ``timeUnit`` etc."""
+    """The logical type of a Parquet column: ``Type``, ``timeUnit`` and other keys."""
     found: dict[str, Any] = orjson.loads(column.logical_type.to_json())
     return found
 
 
 def _as_text(value: bytes) -> bytes | None:
-    """A bound of texts, unless it was cut within a character."""
+    """A bound of texts, unless it was truncated within a character."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -335,7 +332,7 @@ def _column(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
 
 
 def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
-    """Least and greatest value of a leaf; None where one is not known."""
+    """Least and greatest value of a leaf; None if unknown."""
     low: Any = seen.least
     high: Any = seen.greatest
     for each in columns:
@@ -353,14 +350,14 @@ def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _value(leaf: Leaf, raw: Any) -> Any:
-    """A value of the footer, in the order of its type: wide decimals are there as bytes."""
+    """A value of the footer, comparable; wide decimals are stored as bytes."""
     if isinstance(leaf.type, contract.Decimal) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     return raw
 
 
 def _spell(leaf: Leaf, value: Any, prefix_length: int, *, upper: bool) -> str | None:
-    """A bound as JSON; None where it has no spelling."""
+    """A bound as JSON; None if JSON cannot represent it."""
     if value is None:
         return None
     if isinstance(leaf.type, contract.Decimal):
@@ -375,7 +372,7 @@ def _spell(leaf: Leaf, value: Any, prefix_length: int, *, upper: bool) -> str | 
         return None if cut is None else orjson.dumps(cut).decode()
     if leaf.kind == "date":
         ms = value * 86_400_000
-        # Not by strftime: it writes the year 999 in three digits.
+        # Not strftime, which writes the year 999 in three digits.
         return f'"{_time(ms).date().isoformat()}"' if _FIRST_MS <= ms <= _LAST_MS else None
     ms = -(-value // 1000) if upper else value // 1000
     if not _FIRST_MS <= ms <= _LAST_MS:
@@ -403,14 +400,8 @@ def _float_text(value: float, kind: str) -> str:
 
 
 def cut_above(text: str, length: int) -> str | None:
-    r"""A text of about `length` characters that is not below `text`, as UTF-8 orders them.
-
-    Counted as Java counts, in UTF-16 units; None where no such text is short enough.
-
-    >>> cut_above("abc", 2), cut_above("ab", 2)
-    ('ab\x7f', 'ab')
-
-    Source: Delta Lake, StatisticsCollection.truncateMaxStringAgg.
+    r"""A text of about `length` UTF-16 units that is not below `text` in UTF-8 order, or None
+    (Delta Lake, StatisticsCollection.truncateMaxStringAgg).
     """
     units = np.frombuffer(text.encode("utf-16-le"), dtype="<u2").tolist()
     if len(units) <= length:
@@ -419,12 +410,12 @@ def cut_above(text: str, length: int) -> str | None:
         return None
     kept = length
     if 0xD800 <= units[kept - 1] < 0xDC00:
-        kept += 1  # not through the middle of a character
+        kept += 1  # not within a character
     while kept <= 2 * length:
         if kept >= len(units):
             return text
         if tuple(units[kept : kept + 2]) == _UNICODE_MAX:
-            kept += 2  # nothing is above it
+            kept += 2  # no character is greater
             continue
         above = (_ASCII_MAX,) if units[kept] < _ASCII_MAX else _UNICODE_MAX
         cut = np.array([*units[:kept], *above], dtype="<u2")
@@ -433,7 +424,7 @@ def cut_above(text: str, length: int) -> str | None:
 
 
 def _put(tree: _Tree, path: tuple[str, ...], value: str | None) -> None:
-    """Put a value where its path leads; structs on the way are there with or without it."""
+    """Set a value at its path; the structs on the path exist even without a value."""
     for name in path[:-1]:
         below = tree.setdefault(name, {})
         assert isinstance(below, dict)

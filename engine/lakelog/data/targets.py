@@ -1,9 +1,9 @@
-"""Finds the files that hold rows for which a condition is true.
+"""Finds the files that contain rows for which a condition is true.
 
-Files are judged in three steps, each only of what the one before left open: the log names the files
-that may hold a matching row (`Transaction.read`); partition values and statistics show the files
-all of whose rows match; the columns of the condition are read from the others, with row groups
-skipped.
+Each of three steps decides about the files that the previous one left undecided: the log names the
+files that may contain a matching row (`Transaction.read`); partition values and statistics show the
+files all of whose rows match; the columns of the condition are read from the others, with row
+groups skipped.
 
 Source: Delta protocol, Per-file Statistics; Deletion Vectors.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Selection:
-    """The rows that a change concerns: here, where a condition is true; reads `columns`."""
+    """The rows that a change concerns, by default those that match `where`; reads `columns`."""
 
     columns: Sequence[str] = ()
 
@@ -42,15 +42,13 @@ class Selection:
         self.where = where
 
     def touches(self, _rows: pa.Table) -> NDArray[np.bool_] | None:
-        """Which rows, among those for which `where` is true, are concerned; None is all."""
+        """Which of the rows that match `where` are concerned; None is all."""
         return None
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The files that hold rows for which a condition is true, as `Snapshot.files` has them: all of
-    their rows match, or some, of which there are `rows_matched`.
-    """
+    """Files with matching rows: all rows of `whole` match, and `rows_matched` of `partly`."""
 
     whole: pl.DataFrame
     partly: pl.DataFrame
@@ -58,7 +56,7 @@ class Targets:
 
     @property
     def files(self) -> pl.DataFrame:
-        """All of them."""
+        """The files of both kinds."""
         return pl.concat([self.whole, self.partly])
 
 
@@ -74,7 +72,7 @@ def find_targets(
 def _read_targets(
     snapshot: LogSnapshot, files: pl.DataFrame, selection: Selection, store: LogStore
 ) -> Targets:
-    """Judge files by their rows."""
+    """Find targets by reading rows."""
     matched = np.zeros(files.height, np.int64)
     plan = ReadPlan.of(snapshot, selection.columns)
     for rows in touched_rows(plan, files, selection, store) if files.height else ():
@@ -117,8 +115,8 @@ def known_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> i
 
 
 def with_row_counts(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.DataFrame:
-    """Files of which those with a deletion vector have ``numRecords``, as a writer must record it;
-    where the log does not, from the file's footer.
+    """Files, those with a deletion vector with ``numRecords``, as a writer must record it; where
+    the log does not, from the footer.
     """
     if "dvStorageType" not in files.columns:
         return files
@@ -136,10 +134,9 @@ def with_row_counts(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore)
 
 
 def recorded_rows(files: pl.DataFrame) -> pl.Series:
-    """The number of rows of each file without the deleted ones, as the log records it, or null.
-
-    Trino's ANALYZE records the rows that are left as ``numRecords`` of a file with a deletion
-    vector, where the protocol wants all. Writers that follow it mark such statistics as wide.
+    """The number of rows of each file without deleted ones, as the log records it, or null. Trino's
+    ANALYZE records the remaining rows as ``numRecords``, although the protocol demands all; writers
+    that follow the protocol mark such statistics as wide.
     """
     counts, deleted = num_records(files["stats"]), files["dvCardinality"].fill_null(0)
     marked = files["dvStorageType"].is_not_null()
@@ -187,7 +184,7 @@ def _of_partitions(
     columns: Sequence[str],
     mapping: str,
 ) -> pl.Series:
-    """Whether the predicate holds of each file's rows, by its partition values."""
+    """Whether the predicate is true for each file's rows, by its partition values."""
     typed = typed_partitions(files["partitionValues"], snapshot.schema, columns, mapping=mapping)
     for known in typed.known.get_columns():
         if not known.all():
@@ -214,10 +211,10 @@ def matching_rows(
 
 
 def keeping(where: pl.Expr) -> pl.Expr:
-    """The rows that stay: those for which `where` is false, and those for which it is null."""
+    """The rows to keep: those for which `where` is false or null."""
     return where.fill_null(value=False).not_()
 
 
 def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:
-    """Of which rows a predicate is true; null is not true."""
+    """For which rows a predicate is true; null is not true."""
     return outcome_of(where, rows).fill_null(value=False)

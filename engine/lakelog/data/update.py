@@ -48,16 +48,13 @@ def delete(
 def delete_plan(
     snapshot: LogSnapshot, where: pl.Expr | str | None
 ) -> tuple[pl.DataFrame, int | None]:
-    """The files that a delete would change, and the number of rows that it would delete; None if
-    rows of a file were not counted.
-
-    The frame has ``path``, ``size_bytes`` and ``action``: ``remove`` for a file all of whose rows
-    match, else ``mark`` (a deletion vector) or ``copy`` (its other rows). Reads the condition's
-    columns of files that the log does not settle.
+    """The files that a delete would change, with ``path``, ``size_bytes`` and ``action``
+    (``remove``, ``mark`` by a deletion vector, or ``copy`` of the other rows), and the number of
+    rows that it would delete; None if rows of a file were not counted.
     """
     condition = snapshot.condition(where)
     store = snapshot.read_state(lambda state: state.log.store)
-    ReadPlan.of(snapshot, ())  # refuses a table without rows
+    ReadPlan.of(snapshot, ())  # raises for a table without rows
     targets = find_targets(snapshot, snapshot.files(condition).collect(), condition, store)
     partly = "mark" if marks_rows(snapshot) else "copy"
     files = pl.concat(
@@ -92,10 +89,10 @@ def _run(
     tx = commit.tx
     if tx.duplicate:
         return WriteReport(None, duplicate=True)
-    ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
+    ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
     where = commit.snapshot.condition(condition)
     predicates = [] if condition is None else [sql_text(condition)]
-    if None not in predicates:  # an empty list would say that all rows were meant
+    if None not in predicates:  # an empty list would mean all rows
         commit.parameters["predicate"] = orjson.dumps(predicates).decode()
     change = change_of(where)
     rewriter = Rewriter(commit, change)
@@ -103,7 +100,7 @@ def _run(
         candidates = tx.read(where).collect()
         whole, unsettled = split_whole(commit.snapshot, candidates, where)
         if change.updates:
-            rewriter.change(candidates if unsettled.height else whole)  # in the order of the files
+            rewriter.change(candidates if unsettled.height else whole)  # in the files' order
         else:
             rewriter.change(unsettled)
             rewriter.remove(whole)
@@ -120,9 +117,8 @@ def _run(
 
 
 class Assignments:
-    """New values of columns, by expressions over the row: Polars expressions, SQL text, or any
-    other value as a literal. `seen` are the columns that expressions may name; None is those of the
-    table.
+    """New values of columns, by Polars expressions or SQL text over the columns `seen` (None: the
+    table's), or literals.
     """
 
     def __init__(
@@ -169,7 +165,7 @@ class Assignments:
 
     @property
     def names(self) -> frozenset[str]:
-        """The columns that get new values."""
+        """The columns that are assigned."""
         return frozenset(self._expressions)
 
     @property
@@ -239,5 +235,5 @@ class _Update(Change):
         self.overwritten = assigned.overwritten
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
-        """What becomes of rows that change."""
+        """The outcome of changing rows."""
         yield Outcome(np.arange(rows.num_rows), rows, self._assigned.apply(rows))

@@ -1,12 +1,12 @@
 """`DataFileWriter`: writes rows to data files, by partition, in bounded memory.
 
-A writer takes batches of rows as they come, brings them under the table's schema, and gives the
-rows of the ``add`` actions for what it wrote. It commits nothing: until its files are named by the
-log, no reader sees them, and a process that gives up deletes them with `DataFileWriter.abort`.
+A writer converts batches of rows to the table's schema, and returns the rows of the ``add`` actions
+for its files. It commits nothing: until the log names the files, no reader sees them, and
+`DataFileWriter.abort` deletes them.
 
-Rows wait in memory by partition and are written a row group at a time. Where there are more
-partitions than files may be open, those that have to wait longer do so on local disk. Files are
-named for the attempt, so that two attempts of one task never meet.
+Rows wait in memory by partition and are written a row group at a time. If there are more partitions
+than files may be open, the rows of the others wait on local disk. The names of files contain the
+attempt, so that two attempts of one task never collide.
 
 Source: Delta protocol, Data Files; Partition Value Serialization.
 """
@@ -41,22 +41,22 @@ from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
 
 _MEMORY_BYTES = 256 << 20
-"""Bytes of rows that wait in memory, at most."""
+"""Maximum size of the rows that wait in memory, in bytes."""
 
 _OPEN_FILES = 128
-"""Files that are open at the same time, at most, on local disk."""
+"""Maximum number of open files, on local disk."""
 
 _REMOTE_OPEN_FILES = 16
-"""The same on an object store, where each holds parts that are being sent."""
+"""The same on an object store, where each holds parts that are being uploaded."""
 
-# Files that are finished at the same time: they wait for the disk or for requests, not the core.
+# Files that are finished concurrently: they wait for the disk or for requests, not the processor.
 _FINISHERS, _REMOTE_FINISHERS = 4, 8
 
 _ROW_GROUP_BYTES = 64 << 20  # of rows in memory
 _ROW_GROUP_ROWS = 1 << 20
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
-_PIECE_ROWS = 1 << 18  # of rows that are not split: several make a row group
-_LEAST_GROUP_ROWS = 1 << 17  # of row groups that several threads encode for one file
+_PIECE_ROWS = 1 << 18  # of rows without partitions: several pieces make a row group
+_LEAST_GROUP_ROWS = 1 << 17  # of the row groups that several threads encode for one file
 _ATTEMPT_CHARACTERS = 12
 _MAP = pl.Map(pl.String, pl.String)
 _RANGES_AT_ONCE = 64  # batches read back from local disk for one write
@@ -64,9 +64,8 @@ _RANGES_AT_ONCE = 64  # batches read back from local disk for one write
 
 @dataclass(eq=False)
 class _Partition:
-    """A partition's rows that wait, and the file that is being written. The `number` of its next
-    file is settled, except of the first ones, which follow the rows. Rows on local disk (`ranges`)
-    precede those in memory.
+    """A partition's waiting rows (those on local disk, `ranges`, precede those in memory), and its
+    open file; the `number` of the next file, None until the first row.
     """
 
     texts: tuple[str | None, ...]
@@ -81,7 +80,7 @@ class _Partition:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a file, or is about to have one."""
+        """Whether it has a file, or a thread is creating one."""
         return self.file is not None or self.writing is not None
 
     def take(self, share: float = 1) -> tuple[pa.Table, int]:
@@ -95,9 +94,8 @@ class _Partition:
 
 
 class DataFileWriter:
-    """Writes rows as data files of a table; a context manager, for one thread at a time.
-
-    Leaving the block without `finish` deletes what was written.
+    """Writes rows as data files, for one thread at a time; leaving the block without `finish`
+    deletes them.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class DataFileWriter:
         self._conform_new = Conform(plan.row_fields, plan.partition_columns, plan.rules)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
         self._keys = [contract.physical_name(f, plan.mapping) for f in plan.partition_fields]
-        # A row group in memory for each file that is written at the time, and as much again.
+        # A row group in memory for each file that is being written, and as much again.
         self._row_group_bytes = min(_ROW_GROUP_BYTES, max(1, memory_bytes // (2 * self._workers)))
         self._partitions: dict[tuple[tuple[str | None, ...], int], _Partition] = {}
         self._lane = 0
@@ -140,7 +138,6 @@ class DataFileWriter:
         self._writing: set[_Partition] = set()
         self._spill = RowSpill(self._schema)
         self.num_rows = 0
-        """Rows taken."""
         self._numbers = count()
         self._paths: list[str] = []
         self._done: list[dict[str, Any]] = []
@@ -157,22 +154,19 @@ class DataFileWriter:
     # --- rows --------------------------------------------------------------------------------
 
     def write(self, batch: Rows) -> None:
-        """Take new rows, which must satisfy the table's rules."""
+        """Write new rows, which must satisfy the table's rules."""
         self._take(batch, self._conform_new)
 
     def copy(self, batch: Rows, lane: int | None = None) -> None:
-        """Take rows that the table has, or that were checked before; memory as `write`.
-
-        Rows of an unpartitioned table with the same `lane` are in the same files, in their order;
-        without one, several files are filled by turns, each with whole row groups.
+        """Write rows that were checked before. Those of an unpartitioned table with the same `lane`
+        are in the same files, in order; without one, several files are filled in turn with whole
+        row groups.
         """
         self._take(batch, self._conform, lane)
 
     def copy_file(self, source: CopySource, groups: Iterable[pa.Table]) -> None:
-        """Copy a file with new values in the columns of the plan, which come by row group; the
-        other columns are copied as they are encoded.
-
-        Memory: these columns of a row group, for each file that is written at the same time.
+        """Copy a file with new values in the plan's columns, by row group; the other columns are
+        copied as they are encoded. Memory: the new columns of a row group, for each open file.
         """
         self._require_open()
         texts = tuple(source.partition[key] or None for key in self._keys)
@@ -188,9 +182,7 @@ class DataFileWriter:
             self._run(self._write_group, copy, rows, rows.nbytes)
 
     def open_lanes(self, rows: int, size_bytes: int) -> int:
-        """Open as many lanes as rows of so many bytes in memory are worth, and give their number; 1
-        for a partitioned table. The first files are numbered in the order of the lanes.
-        """
+        """Open as many lanes as the rows are worth, numbered in order, and return their number."""
         groups = max(rows // _ROW_GROUP_ROWS, size_bytes // self._row_group_bytes)
         lanes = 1 if self._keys else max(1, min(self._workers, groups))
         for lane in range(lanes if lanes > 1 else 0):
@@ -198,8 +190,8 @@ class DataFileWriter:
         return lanes
 
     def pieces(self, batch: Rows, *, in_order: bool = False) -> Iterator[tuple[int | None, Rows]]:
-        """Slices of rows, each with its lane. Rows that are worth several files are stretches of
-        equal length, taken by turns unless `in_order`, so that each file has neighbouring rows.
+        """Slices of rows with their lanes. Rows for several files are ranges of equal length, taken
+        in turn unless `in_order`, so that each file has neighbouring rows.
         """
         most = _SPLIT_ROWS if self._keys else _PIECE_ROWS
         lanes = 1 if in_order else self.open_lanes(len(batch), _size_bytes(batch))
@@ -207,29 +199,29 @@ class DataFileWriter:
             yield from ((None, piece) for piece in slices(batch, most))
             return
         length = math.ceil(len(batch) / lanes)
-        stretches = (slices(batch.slice(n * length, length), most) for n in range(lanes))
-        for at_once in zip_longest(*stretches):
+        ranges = (slices(batch.slice(n * length, length), most) for n in range(lanes))
+        for at_once in zip_longest(*ranges):
             yield from ((n, piece) for n, piece in enumerate(at_once) if piece is not None)
 
     def _take(self, batch: Rows, conform: Conform, lane: int | None = None) -> None:
         self._require_open()
         in_order = lane is not None or conform.numbers_rows
-        for stretch, piece in self.pieces(batch, in_order=in_order):
+        for range_lane, piece in self.pieces(batch, in_order=in_order):
             table = conform.table(piece)
             self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)
             else:
-                own = next(n for n in (lane, stretch, self._lane) if n is not None)
+                own = next(n for n in (lane, range_lane, self._lane) if n is not None)
                 partition = self._partition((), own)
                 self._hold(partition, self._rows_of(table), table.nbytes)
-                if lane is None and stretch is None and own != self._lane and partition.rows:
+                if lane is None and range_lane is None and own != self._lane and partition.rows:
                     rows, size_bytes = partition.take()  # so that neighbouring rows stay together
                     self._held_bytes -= size_bytes
                     self._hold(self._partition((), self._lane), rows, size_bytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
-        """The columns that are in files, under the names that they have there."""
+        """The columns that are stored in files, under their physical names."""
         columns = []
         for source, target in zip(self._plan.file_fields, self._schema, strict=True):
             column = table.column(source.name)
@@ -247,7 +239,7 @@ class DataFileWriter:
             self._split()
 
     def _split(self) -> None:
-        """Share out the rows that wait among their partitions; few rows would make few of each."""
+        """Assign the waiting rows to their partitions, many at a time."""
         if not self._unsplit_rows:
             return
         table = pa.concat_tables(self._unsplit)
@@ -278,7 +270,7 @@ class DataFileWriter:
         partition.size_bytes += size_bytes
         self._held_bytes += size_bytes
         groups = max(partition.size_bytes / self._row_group_bytes, partition.rows / _ROW_GROUP_ROWS)
-        # What waits, half a row group or more, may be the last one of its file.
+        # The rest, half a row group or more, may be the last one of its file.
         if groups >= 1.5 and (partition.is_open or self._num_open() < self._open_files):
             self._run(
                 self._write_rows, partition, *partition.take(math.floor(groups - 0.5) / groups)
@@ -301,7 +293,7 @@ class DataFileWriter:
         rows: pa.Table,
         size_bytes: int,
     ) -> None:
-        """Let a thread write rows of a partition, once one is free."""
+        """Write rows of a partition in a thread, once one is free."""
         self._settle(partition)
         if self._workers == 1:
             self._held_bytes -= size_bytes
@@ -313,7 +305,7 @@ class DataFileWriter:
         self._writing.add(partition)
 
     def _await_writing(self) -> bool:
-        """Wait until a thread has written its rows; whether one had any."""
+        """Wait until a thread has written its rows; False if none is writing."""
         busy = {each.writing[0]: each for each in self._writing if each.writing}
         if busy:
             for done in wait(busy, return_when=FIRST_COMPLETED).done:
@@ -329,7 +321,7 @@ class DataFileWriter:
             writing[0].result()
 
     def _drain(self) -> None:
-        """Write everything that waits in memory, to files where they may be open."""
+        """Write all rows in memory, to open files or to the spill file."""
         for each in self._partitions.values():
             self._settle(each)
         waiting = [each for each in self._partitions.values() if each.rows]
@@ -351,7 +343,7 @@ class DataFileWriter:
         partitions: Iterable[_Partition],
         workers: int | None = None,
     ) -> None:
-        """Do the work for every partition, several at the same time."""
+        """Call `work` for every partition, for several concurrently."""
         todo = list(partitions)
         workers = workers or self._workers
         if workers == 1 or len(todo) < 2:
@@ -369,14 +361,14 @@ class DataFileWriter:
                 raise
 
     def _write_out(self, partition: _Partition) -> None:
-        """Write the rows of a partition that wait in memory, and leave its file open."""
+        """Write the rows of a partition in memory, and leave its file open."""
         self._write_rows(partition, partition.take()[0])
 
     def _write_rows(self, partition: _Partition, rows: pa.Table) -> None:
         if not rows.num_rows:
             return
         row_bytes = max(1, rows.nbytes // rows.num_rows)
-        # A file ends between row groups: where it is to be short, so are they.
+        # A file ends between row groups, so a short file needs short ones.
         group_bytes = min(self._row_group_bytes, layout.IN_MEMORY * self._plan.target_file_bytes)
         step = min(_ROW_GROUP_ROWS, max(1, group_bytes // row_bytes))
         step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
@@ -392,7 +384,7 @@ class DataFileWriter:
                 self._close(partition)
 
     def _write_last(self, partition: _Partition, rows: pa.Table) -> None:
-        """Write the only rows that are left, which all threads encode."""
+        """Write the last file, whose row groups all threads encode."""
         file = ParquetGroups(self._store, self._new_path(partition), self._codec, self._plan.stats)
         partition.file = file
         groups = max(1, min(self._workers, rows.num_rows // _LEAST_GROUP_ROWS))
@@ -403,7 +395,7 @@ class DataFileWriter:
         self._close(partition)
 
     def _write_group(self, copy: _Partition, rows: pa.Table) -> None:
-        """Write the next row group of a copied file, which is closed after its last."""
+        """Write the next row group of a copied file, and close the file after the last one."""
         assert isinstance(copy.file, ParquetCopy)
         copy.file.write(rows)
         if copy.file.is_complete:
@@ -444,7 +436,7 @@ class DataFileWriter:
         )
 
     def _complete(self, partition: _Partition) -> None:
-        """Write all that a partition still has, and close its file."""
+        """Write all waiting rows of a partition, and close its file."""
         self._settle(partition)
         ranges, partition.ranges = partition.ranges, []
         for start in range(0, len(ranges), _RANGES_AT_ONCE):
@@ -457,7 +449,7 @@ class DataFileWriter:
     # --- the end -----------------------------------------------------------------------------
 
     def finish(self) -> pl.DataFrame:
-        """Write what is left and make every file appear, durable."""
+        """Write the remaining rows, and make all files visible and durable."""
         self._require_open()
         self._split()
         finishers = _FINISHERS if self._is_local else _REMOTE_FINISHERS
@@ -473,11 +465,11 @@ class DataFileWriter:
 
     @property
     def paths(self) -> list[str]:
-        """Every file that was begun, in no order."""
+        """Every file that was created, in no order."""
         return list(self._paths)
 
     def abort(self) -> None:
-        """Delete all files of this writer, which no log may name; vacuum deletes what is left."""
+        """Delete all files of this writer, which no log may name; vacuum deletes the others."""
         self._over = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._spill.close()
@@ -502,12 +494,12 @@ class DataFileWriter:
 
 
 def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
-    """Delete files that no log names; gives the errors of those that stay for vacuum."""
+    """Delete files that no log names; return the errors of those that remain, for vacuum."""
     return store.delete_many(paths) if paths else []
 
 
 def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
-    """Rows in pieces of at most so many rows; by default as many as are worth sharing out."""
+    """Slices of at most so many rows."""
     if len(batch) <= rows:
         yield batch
         return
@@ -516,7 +508,7 @@ def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
 
 
 def _size_bytes(batch: Rows) -> int:
-    """Bytes of rows in memory."""
+    """Size of rows in memory."""
     return int(batch.estimated_size() if isinstance(batch, pl.DataFrame) else batch.nbytes)
 
 
@@ -562,5 +554,5 @@ class RowSpill:
         return pa.Table.from_batches(batches, self._schema)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Delete the file."""
         self._file.close()

@@ -29,29 +29,24 @@ from lakelog.storage.resolve import absolute_location
 from lakelog.transaction import write_support
 
 CHANGE_TYPE = "_change_type"
-"""The column of change data files that says what happened to a row."""
+"""The column of change data files with the kind of change."""
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """How the files of one write look; the same for all its tasks. Small and picklable.
-
-    Make one with `of`.
+    """How all files of one write are written; small and picklable; made by `of`.
 
     Attributes:
         location: Path or URL of the table; a local one is absolute.
         storage_options: For the store, as `lakelog.open` takes them.
         schema_json: StructType JSON of the whole table, with the metadata of column mapping.
-        partition_columns: Logical names, in order.
-        configuration: The table's properties that say how files look.
-        target_file_bytes: Length of a file that is aimed at.
-        compression: Name of the codec, one of `lakelog.data.layout.CODECS`.
+        configuration: The table's properties that decide the content of files.
         token: Unique to the write, and part of every file's name.
         clustering: Physical paths of the columns that the table is clustered by.
         change_data: Whether the files are of change data, with the kind of change in a column of
             its own.
         rules: The rules of new rows; None for rows that the table has.
-        row_ids: Columns that are no columns of the table; see `with_row_ids`.
+        row_ids: Columns that are not columns of the table; see `with_row_ids`.
         columns: Columns that are written; None is all. See `of_columns`.
     """
 
@@ -79,7 +74,7 @@ class WritePlan:
         token: str | None = None,
         data_change: bool = True,
     ) -> WritePlan:
-        """The plan for writing rows behind a version."""
+        """The plan for rows that are written after a version."""
         return WritePlan.under(
             snapshot.path,
             snapshot.table_configuration,
@@ -104,9 +99,7 @@ class WritePlan:
         data_change: bool = True,
         new_rows: bool = True,
     ) -> WritePlan:
-        """As `of`, under metadata that are not the table's yet; without `new_rows`, all rows are
-        those of the table.
-        """
+        """As `of`, under metadata that are not yet the table's; `new_rows` applies their rules."""
         _require_rows_writable(location, table, data_change=data_change)
         rules = RowRules.of(table) if data_change and new_rows else None
         if rules is not None:
@@ -134,10 +127,8 @@ class WritePlan:
         )
 
     def of_changes(self) -> WritePlan:
-        """The plan for the change data of the same write: rows with one column more, `CHANGE_TYPE`
-        (``insert``, ``delete``, ``update_preimage``, ``update_postimage``).
-
-        Source: Delta protocol, Change Data Files.
+        """The plan for change data of the same write: rows with a `CHANGE_TYPE` (Delta protocol,
+        Change Data Files).
         """
         kind = contract.Field(CHANGE_TYPE, contract.Primitive("string"), nullable=False)
         columns = contract.Struct((*self.schema.fields, kind))
@@ -151,11 +142,8 @@ class WritePlan:
         )
 
     def with_row_ids(self, columns: tuple[str, str] | None) -> WritePlan:
-        """The plan for files with rows that keep their row ids: with the columns of row id and row
-        commit version (`lakelog.data.files.row_id_columns`) at the end, null in rows that lack
-        them. None gives the same plan.
-
-        Source: Delta protocol, Writer Requirements for Row Tracking.
+        """The plan for files whose rows end with row id and row commit version, null in rows that
+        lack them (Delta protocol, Writer Requirements for Row Tracking).
         """
         if columns is None:
             return self
@@ -164,7 +152,7 @@ class WritePlan:
         return replace(self, schema_json=json.dumps(contract.to_json(schema)), row_ids=columns)
 
     def of_columns(self, columns: Sequence[str]) -> WritePlan:
-        """The plan for some columns of files of which the others are copied from another file."""
+        """The plan for some columns of files whose other columns are copied from another file."""
         return replace(self, columns=tuple(columns))
 
     @property
@@ -185,13 +173,13 @@ class WritePlan:
 
     @cached_property
     def row_fields(self) -> tuple[contract.Field, ...]:
-        """The columns that are written, partition columns among them."""
+        """The columns that are written, including partition columns."""
         columns = self.columns
         return tuple(f for f in self.schema.fields if columns is None or f.name in columns)
 
     @cached_property
     def file_fields(self) -> tuple[contract.Field, ...]:
-        """Those that are in files: all but partition columns and those that hold nulls only."""
+        """The columns in files: without partition columns and columns that are always null."""
         return _of_files(self.row_fields, self.partition_columns)
 
     @cached_property
@@ -202,15 +190,14 @@ class WritePlan:
         return plan if self.columns is None else plan.only(self.file_fields, self.mapping)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived, so that a plan stays small on its way."""
+        """Without derived attributes, so that a pickled plan is small."""
         derived = ("schema", "partition_fields", "row_fields", "file_fields", "stats")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
 def clustering_columns(snapshot: LogSnapshot) -> tuple[tuple[str, ...], ...]:
-    """Physical paths of the columns that a table is clustered by, whose statistics it must have.
-
-    Source: Delta protocol, Writer Requirements for Clustered Table.
+    """Physical paths of the clustering columns, whose statistics a table must have (Delta protocol,
+    Writer Requirements for Clustered Table).
     """
     if not snapshot.table_configuration.supports("clustering"):
         return ()
@@ -247,7 +234,7 @@ def _of_files(
 
 
 def _is_never_written(type_: contract.DataType) -> bool:
-    """Whether a column of this type is left out of files: void, and what lakelog cannot spell."""
+    """Whether files omit a column of this type, because it is void."""
     return isinstance(type_, contract.Primitive) and pa.types.is_null(contract.to_arrow(type_))
 
 
@@ -277,7 +264,7 @@ def _require_rows_writable(
             found=", ".join(sorted(unknown)),
             hint="repair the metadata: other engines cannot read the table",
         )
-    # What the table would say to a file of rows, it says now.
+    # Rules for a new file are checked now, with a sample action.
     row = pl.DataFrame(
         {
             "actionType": ["add"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.bin_rewrite import BinRewriter, Rewritten
+from lakelog.data.bin_rewrite import BinResult, BinRewriter
 from lakelog.data.compact import Compaction, CompactReport, compact_bins
 from lakelog.model.durations import to_duration_ms
 from lakelog.spark.pipeline.steps import Compact, StepReport, to_bytes
@@ -74,7 +74,7 @@ def compact(
 
     def run(
         rewriter: BinRewriter, parts: Sequence[tuple[int, pl.DataFrame]]
-    ) -> Mapping[int, Rewritten]:
+    ) -> Mapping[int, BinResult]:
         """Run the rewrite on executors with one Spark action: a second one would repeat it."""
         numbers = [number for number, _ in parts]
         columns = rewriter.source.file_columns
@@ -90,7 +90,7 @@ def compact(
         dealt = spark.createDataFrame(work).repartitionById(len(parts), "part").drop("part")
         answers = dealt.mapInArrow(_RewriteTask(rewriter), _REWRITTEN_SCHEMA).toArrow().to_pylist()
         return {
-            answer[_BIN]: Rewritten(
+            answer[_BIN]: BinResult(
                 unpack(answer["adds"]) if answer["done"] else None,
                 unpack(answer["unread"]),
                 answer["rows"],
