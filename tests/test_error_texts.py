@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 import lakelog
 from lakelog.errors import LakelogError, LakelogWarning
@@ -48,6 +49,9 @@ def of_tables(root: Path) -> Calls:
             root / "u", {"id": pl.Int64}, "id"
         ),
         "write: only nulls": lambda: lakelog.write(root / "u", pl.DataFrame({"n": [None]})),
+        "write: interval": lambda: lakelog.write(
+            root / "u", pa.table({"c": pa.array([[pa.MonthDayNano([1, 2, 3])]])})
+        ),
         "create: property": lambda: lakelog.create(
             root / "u", {"id": pl.Int64}, configuration={"delta.checkpointInterval": "0"}
         ),

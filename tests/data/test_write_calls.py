@@ -8,6 +8,7 @@ from typing import Any
 
 import deltalake
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import lakelog
@@ -158,6 +159,78 @@ def test_rows_of_a_new_table_satisfy_its_constraints(tmp_path: Path) -> None:
         lakelog.write(tmp_path, ROWS, configuration=rule)
     assert not list(tmp_path.rglob("*.*"))
     assert lakelog.write(tmp_path, MORE, configuration=rule).version == 0
+
+
+def test_every_call_stores_the_values_of_encoded_columns(tmp_path: Path) -> None:
+    texts = pa.array(["a", "b"], pa.string_view())
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), texts)
+    rows = pa.table(
+        {
+            "id": [1, 2, 3],
+            "text": encoded,
+            "runs": pa.RunEndEncodedArray.from_arrays([2, 3], texts),
+            "view": pa.array([[1], [2, 3], None], pa.list_view(pa.int64())),
+            "inner": pa.StructArray.from_arrays([encoded], ["x"]),
+        }
+    )
+    plain = pl.DataFrame(
+        {
+            "id": [1, 2, 3],
+            "text": ["a", "b", "a"],
+            "runs": ["a", "a", "b"],
+            "view": [[1], [2, 3], None],
+            "inner": [{"x": "a"}, {"x": "b"}, {"x": "a"}],
+        }
+    )
+    lakelog.write(tmp_path / "t", rows, partition_by=["text"])
+    table = lakelog.open(tmp_path / "t")
+    assert table.to_polars().sort("id").equals(plain)
+    table.overwrite(rows.to_reader())
+    table.append(rows[1:])
+    assert table.to_polars().sort("id").equals(plain[[0, 1, 1, 2, 2]])
+    table.delete("id > 0")
+    table.upsert(rows, on=["id"])
+    table.upsert(rows[1:], on=["id"])
+    assert table.to_polars().sort("id").equals(plain)
+    table.delete("id > 0")
+    with lakelog.Ingestor(table, tmp_path / "wal") as ingestor:
+        ingestor.write(rows)
+    assert lakelog.open(tmp_path / "t").to_polars().sort("id").equals(plain)
+
+
+INTERVAL = pa.array([pa.MonthDayNano([1, 2, 3])])
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "hint"),
+    [
+        (INTERVAL, "c", "months, days and nanoseconds"),
+        (pa.ListArray.from_arrays([0, 1], INTERVAL), "c.element", "months"),
+        (pa.array([[None]], pa.list_(pa.null())), "c.element", "nulls only"),
+        (pa.array([{"x": None}]), "c.x", "nulls only"),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.duration("us"))), "c.value", "durations"),
+        (pa.array([1], pa.time64("us")), "c", "times of day"),
+        (pa.array([1.5], pa.float16()), "c", "Float32"),
+        (pa.array([1], pa.uint64()), "c", "Int64"),
+    ],
+)
+def test_type_that_a_table_cannot_have_is_named_with_what_to_pass(
+    tmp_path: Path, values: pa.Array, column: str, hint: str
+) -> None:
+    rows = pa.table({"id": [1], "c": values})
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64})
+    merge = table.merge(rows, on="id").when_not_matched_insert_all()
+    for call in (
+        partial(lakelog.write, tmp_path / "new", rows),
+        partial(table.append, rows, schema_mode="merge"),
+        partial(table.overwrite, rows, schema_mode="overwrite"),
+        merge.execute,
+    ):
+        with pytest.raises(InvalidInputError, match="no equivalent") as error:
+            call()
+        assert error.value.column == column
+        assert hint in str(error.value.hint)
+    assert not (tmp_path / "new").exists()
 
 
 def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> None:

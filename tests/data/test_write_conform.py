@@ -35,6 +35,18 @@ def conversion_error(values: Any, type_: DataType, **more: Any) -> InvalidInputE
     return error.value
 
 
+def dictionary(values: pa.Array) -> pa.Array:
+    """The values, and a null."""
+    indices = pa.array([*range(len(values)), None], pa.int8())
+    return pa.DictionaryArray.from_arrays(indices, values)
+
+
+def run_ends(values: pa.Array) -> pa.Array:
+    """Each value twice."""
+    return pa.RunEndEncodedArray.from_arrays(range(2, 2 * len(values) + 2, 2), values)
+
+
+VIEWS = pa.array(["a", None], pa.string_view())
 LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
     (pa.array([1, None], pa.int8()), LONG, [1, None]),
     (pa.array([5, None], pa.int64()), INTEGER, [5, None]),
@@ -54,6 +66,33 @@ LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
     (pa.array([[1, None], None], pa.list_(pa.int8())), Array(LONG), [[1, None], None]),
     (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), Array(INTEGER), [[1, 2]]),
     (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), Map(STRING, LONG), [[("k", 1)]]),
+    (dictionary(VIEWS), STRING, ["a", None, None]),
+    (dictionary(VIEWS.cast(pa.binary_view())), Primitive("binary"), [b"a", None, None]),
+    (dictionary(pa.array([Decimal("1.5")])), DecimalType(5, 2), [Decimal("1.50"), None]),
+    (dictionary(pa.array([WHEN])), Primitive("timestamp_ntz"), [WHEN, None]),
+    (dictionary(dictionary(VIEWS)), STRING, ["a", None, None, None]),
+    (run_ends(pa.array([5, None])), INTEGER, [5, 5, None, None]),
+    (run_ends(VIEWS)[1:3], STRING, ["a", None]),
+    (run_ends(pa.array([2**40, 7]))[2:], INTEGER, [7, 7]),
+    (run_ends(pa.array([[1]])), Array(LONG), [[1], [1]]),
+    (pa.array([["a"], [], None], pa.list_view(VIEWS.type)), Array(STRING), [["a"], [], None]),
+    (pa.array([[1]], pa.large_list_view(pa.int8())), Array(LONG), [[1]]),
+    (
+        pa.ListViewArray.from_arrays([1, 0, 2], [1, 2, 0], dictionary(VIEWS)),
+        Array(STRING),
+        [[None], ["a", None], []],
+    ),
+    (
+        pa.StructArray.from_arrays([run_ends(VIEWS)], ["x"]),
+        Struct((Field("x", STRING),)),
+        [{"x": "a"}, {"x": "a"}, {"x": None}, {"x": None}],
+    ),
+    (
+        pa.MapArray.from_arrays([0, 1], VIEWS[:1], dictionary(VIEWS)[:1]),
+        Map(STRING, STRING),
+        [[("a", "a")]],
+    ),
+    (pa.array([b"0123456789abcdef"], pa.uuid()), Primitive("binary"), [b"0123456789abcdef"]),
 ]
 
 
@@ -143,6 +182,10 @@ def test_nested_null_in_a_required_field_raises() -> None:
     assert (
         conversion_error(entries, Map(STRING, LONG, value_contains_null=False)).column == "c.value"
     )
+    encoded = pa.ListArray.from_arrays([0, 2], dictionary(VIEWS)[:2])
+    assert conversion_error(encoded, Array(STRING, contains_null=False)).column == "c.element"
+    keys = pa.MapArray.from_arrays([0, 2], dictionary(VIEWS)[:2], pa.array([1, 2]))
+    assert conversion_error(keys, Map(STRING, LONG)).column == "c.key"
     inner = Struct((Field("a", LONG, nullable=False),))
     assert conversion_error([{"a": None}], inner).column == "c.a"
     assert converted([{"a": 1}, None], inner) == [{"a": 1}, None]
@@ -220,5 +263,6 @@ ITEMS = st.lists(
 
 @given(ITEMS, st.integers(0, 5))
 def test_converted_lists_equal_the_given_ones(items: list[Any], start: int) -> None:
-    values = pa.array(items, pa.list_(pa.int64()))[start:]
-    assert converted(values, Array(INTEGER)) == items[start:]
+    for make in (pa.list_, pa.list_view, pa.large_list_view):
+        values = pa.array(items, make(pa.int64()))[start:]
+        assert converted(values, Array(INTEGER)) == items[start:]

@@ -3,8 +3,9 @@
 Columns are matched by name. A missing column gets its default, the value of its expression if it is
 generated, else null; a column that the table lacks is an error, or is added to the table's schema
 (`merged_schema`). Types are changed only if no value changes: whole numbers that fit, decimals that
-keep every digit, times of another unit or zone at the same instant. Whole columns are converted and
-checked.
+keep every digit, times of another unit or zone at the same instant. Dictionaries, run-end encoded
+columns, views and extension types are stored as the values that they represent. Whole columns are
+converted and checked.
 
 An empty text or binary value of a partition column becomes null here, before any condition is
 evaluated: the log has one spelling for both.
@@ -26,10 +27,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.arrow_arrays import as_int64, numbers_of
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
@@ -100,7 +103,7 @@ class Incoming:
 
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
-        schema = without_metadata(reader.schema.empty_table()).schema
+        schema = contract.schema_without_metadata(reader.schema)
         return Incoming(schema, map(_valid, map(without_metadata, reader)))
 
 
@@ -318,8 +321,7 @@ def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
     given, type_ = values.type, column.type
     if not (
         pa.types.is_null(given)
-        or pa.types.is_dictionary(given)
-        or isinstance(given, pa.BaseExtensionType)
+        or _is_encoded(given)
         or contract.is_nested(contract.stored(type_))
         or _is_opaque(type_)
     ):
@@ -362,10 +364,8 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
     target = _wide_type(type_)
     if pa.types.is_null(array.type) or (_is_opaque(type_) and array.null_count == len(array)):
         return pa.nulls(len(array), target)
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    while _is_encoded(array.type):
+        array = _decoded(array, type_, path)
     match type_:
         case Struct():
             return _fit_struct(array, type_, path)
@@ -387,6 +387,31 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
             expected=contract.to_json(type_),
             found=str(cause).split("\n", 1)[0],
         ) from cause
+
+
+def _is_encoded(type_: pa.DataType) -> bool:
+    """Whether values of another type represent those of an Arrow type."""
+    return (
+        pa.types.is_dictionary(type_)
+        or pa.types.is_run_end_encoded(type_)
+        or isinstance(type_, pa.BaseExtensionType)
+    )
+
+
+def _decoded(array: pa.Array, type_: DataType, path: str) -> pa.Array:
+    """The values of an encoded array."""
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
+    if pa.types.is_run_end_encoded(array.type):
+        # Arrow's own function does not decode all types, and nothing decodes one slice only.
+        rows = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(numbers_of(array.run_ends), rows, side="right")
+        array = pa.DictionaryArray.from_arrays(as_int64(runs), array.values)
+    try:
+        return array.dictionary_decode()
+    except pa.ArrowNotImplementedError:  # of values with views
+        values = _fit(array.dictionary, type_, path)
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
 
 
 def _is_opaque(type_: DataType) -> bool:
@@ -513,24 +538,30 @@ def _fit_variant(array: pa.Array, path: str) -> pa.Array:
 
 
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
-    is_ = pa.types
-    if not (
-        is_.is_list(array.type)
-        or is_.is_large_list(array.type)
-        or is_.is_fixed_size_list(array.type)
-    ):
+    if not contract.is_list(array.type):
         _refuse(array.type, type_, path)
-    if not is_.is_large_list(array.type):
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = _without_view(array)
+    elif not pa.types.is_large_list(array.type):
         array = array.cast(pa.large_list(array.type.value_field))
     array = _unsliced(array)
     here = f"{path}.element"
-    element = Field("element", type_.element, type_.contains_null)
-    if not element.nullable:
-        _check(array.flatten(), element, here)
     values = _fit(array.values, type_.element, here)
-    return pa.LargeListArray.from_arrays(
+    fitted = pa.LargeListArray.from_arrays(
         array.offsets, values, type=_wide_type(type_), mask=_nulls(array)
     )
+    element = Field("element", type_.element, type_.contains_null)
+    if not element.nullable:
+        _check(fitted.flatten(), element, here)
+    return fitted
+
+
+def _without_view(array: pa.Array) -> pa.Array:
+    """A list view as lists; Arrow's cast gives wrong offsets."""
+    lengths = numbers_of(pc.fill_null(pc.list_value_length(array), 0))
+    offsets = as_int64(np.concatenate([[0], np.cumsum(lengths)]))
+    type_ = pa.large_list(array.type.value_field)
+    return pa.LargeListArray.from_arrays(offsets, array.flatten(), type=type_, mask=_nulls(array))
 
 
 def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
@@ -538,6 +569,7 @@ def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
         _refuse(array.type, type_, path)
     array = _unsliced(array)
     keys = _fit(array.keys, type_.key, f"{path}.key")
+    _check(keys, Field("key", type_.key, nullable=False), f"{path}.key")
     items = _fit(array.items, type_.value, f"{path}.value")
     _check(items, Field("value", type_.value, type_.value_contains_null), f"{path}.value")
     return pa.MapArray.from_arrays(

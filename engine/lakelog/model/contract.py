@@ -416,11 +416,13 @@ def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
     return Struct(tuple(_from_arrow_field(field, void) for field in schema))
 
 
-def _from_arrow_field(field: pa.Field, void: bool) -> Field:
-    return Field(field.name, _from_arrow(field.name, field.type, void), bool(field.nullable))
+def _from_arrow_field(field: pa.Field, void: bool, above: str = "") -> Field:
+    type_ = _from_arrow(above + field.name, field.type, void)
+    return Field(field.name, type_, bool(field.nullable))
 
 
-def _from_arrow(name: str, type_: pa.DataType, void: bool) -> DataType:
+def _from_arrow(path: str, type_: pa.DataType, void: bool) -> DataType:
+    import pyarrow as pa
     import pyarrow.types as kinds
 
     if type_ in _names_by_arrow():
@@ -430,27 +432,64 @@ def _from_arrow(name: str, type_: pa.DataType, void: bool) -> DataType:
     if kinds.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= _MAX_PRECISION:
         return Decimal(type_.precision, type_.scale)
     if kinds.is_struct(type_):
-        return Struct(tuple(_from_arrow_field(field, void) for field in type_.fields))
+        return Struct(tuple(_from_arrow_field(field, void, f"{path}.") for field in type_.fields))
     if kinds.is_map(type_):
-        key = _from_arrow(name, type_.key_type, void)
-        value = _from_arrow(name, type_.item_type, void)
+        key = _from_arrow(f"{path}.key", type_.key_type, void)
+        value = _from_arrow(f"{path}.value", type_.item_type, void)
         return Map(key, value, bool(type_.item_field.nullable))
-    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        return Array(_from_arrow(name, type_.value_type, void), bool(type_.value_field.nullable))
+    if is_list(type_):
+        element = _from_arrow(f"{path}.element", type_.value_type, void)
+        return Array(element, bool(type_.value_field.nullable))
     if kinds.is_fixed_size_binary(type_):
         return Primitive("binary")
-    if kinds.is_dictionary(type_):
-        return _from_arrow(name, type_.value_type, void)
+    if kinds.is_dictionary(type_) or kinds.is_run_end_encoded(type_):
+        return _from_arrow(path, type_.value_type, void)
+    if isinstance(type_, pa.BaseExtensionType):
+        return _from_arrow(path, type_.storage_type, void)
     if kinds.is_null(type_) and void:
         return Primitive("void")
     raise InvalidInputError(
-        f"the type of {name!r} has no equivalent in a table's schema",
-        column=name,
+        f"the type of {path!r} has no equivalent in a table's schema",
+        column=path,
         expected="Spark's types: signed integers of up to 64 bits, floats of 32 and 64 bits, "
         "decimals, strings, binary, dates, timestamps, arrays, maps, structs",
         found=str(type_),
-        hint="cast the column first, such as uint64 to pl.Int64 or pl.Decimal(20, 0)",
+        hint=_cast_hint(type_),
     )
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether the values of an Arrow type are lists, in any layout."""
+    import pyarrow.types as kinds
+
+    return bool(
+        kinds.is_list(type_)
+        or kinds.is_large_list(type_)
+        or kinds.is_fixed_size_list(type_)
+        or kinds.is_list_view(type_)
+        or kinds.is_large_list_view(type_)
+    )
+
+
+def _cast_hint(type_: pa.DataType) -> str:
+    """What to do about a type that a table cannot have."""
+    import pyarrow.types as kinds
+
+    if kinds.is_null(type_):
+        return "it holds nulls only: cast it to the type of its values, such as pl.String"
+    if kinds.is_duration(type_):
+        return "convert the durations to numbers, such as .dt.total_microseconds() of Polars"
+    if kinds.is_time(type_):
+        return "convert the times of day to text or numbers, such as .dt.to_string() of Polars"
+    if kinds.is_interval(type_):
+        return "pass months, days and nanoseconds as columns of their own"
+    if kinds.is_union(type_):
+        return "pass a struct with a field for each type of the union"
+    if kinds.is_float16(type_):
+        return "cast the column to pl.Float32, which has all its values"
+    if kinds.is_decimal(type_):
+        return "cast the column to pl.Decimal of at most 38 digits, with a scale of at least 0"
+    return "cast the column first, such as uint64 to pl.Int64 or pl.Decimal(20, 0)"
 
 
 def nullable(field: Field, keeps: Collection[str] = ()) -> Field:
@@ -554,9 +593,7 @@ def without_metadata(data: _AnyArrow) -> _AnyArrow:
     """A table or batch without metadata of schema and fields, at any depth: Polars panics on
     metadata that is not UTF-8. No data is copied.
     """
-    import pyarrow as pa
-
-    schema = pa.schema([_plain_field(field) for field in data.schema])
+    schema = schema_without_metadata(data.schema)
     if data.schema.equals(schema, check_metadata=True):
         return data
     columns = [
@@ -565,6 +602,13 @@ def without_metadata(data: _AnyArrow) -> _AnyArrow:
         for column, field in zip(data.columns, schema, strict=True)
     ]
     return type(data).from_arrays(columns, schema=schema)
+
+
+def schema_without_metadata(schema: pa.Schema) -> pa.Schema:
+    """The schema of `without_metadata`."""
+    import pyarrow as pa
+
+    return pa.schema([_plain_field(field) for field in schema])
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
