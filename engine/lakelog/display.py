@@ -75,10 +75,8 @@ def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 class Displayed:
-    """Displays itself as a small table: text in a terminal and at a prompt, HTML in a notebook.
-
-    The title is the name of the class, and the table of a dataclass its fields, unless a subclass
-    overrides them.
+    """Displays itself as a small table: text in a terminal, HTML in a notebook. The title is the
+    name of the class, and the table of a dataclass its fields, unless a subclass overrides them.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:

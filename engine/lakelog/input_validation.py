@@ -38,9 +38,7 @@ class _WrongValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One alternative of an annotation: instances of `exact` need no further check, `convert`
-    returns the value for the function or raises one of the two errors.
-    """
+    """One alternative of an annotation; values of the types `exact` need no further check."""
 
     name: str
     exact: frozenset[type]
@@ -48,11 +46,10 @@ class _Kind:
 
 
 def checked(function: _Function, location_of: Callable[[Any], str] | None = None) -> _Function:
-    """Check the arguments of calls of a function. Numbers of other libraries are converted to
-    Python's, and arrays to lists. A call raises ArgumentTypeError for an argument of another type
-    than annotated, InvalidInputError for a number that exceeds 64 bits or is NaN, or a text with a
-    lone surrogate. The errors of a method of a table name its location, which `location_of` returns
-    for the object.
+    """Check the arguments of calls of a function against its annotations, and convert numbers and
+    arrays of other libraries. Raises ArgumentTypeError, or InvalidInputError for a number that
+    exceeds 64 bits or is NaN, or a text with a lone surrogate. Errors of a method name the
+    `location_of` its object.
     """
     annotated = inspect.get_annotations(function)
     kinds = {name: kind for name, text in annotated.items() if (kind := _kind_of(str(text)))}

@@ -19,8 +19,7 @@ _MISSING = object()
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Create the ``__getattr__`` of a package from the module of each name; a name whose module is
-    the submodule of that name is the submodule itself. Type checkers see the names where ``if
-    TYPE_CHECKING:`` imports them.
+    the submodule of that name is the submodule itself.
     """
 
     def found(name: str) -> Any:
@@ -35,14 +34,10 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
 
 
 class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_property
-    """A property that is computed once per instance and then kept in its ``__dict__``.
-
-    Threads that need the same property of the same instance compute it once: one computes, the
-    others wait for it. No other instance waits. `functools.cached_property` of Python 3.11 has one
-    lock per class, so one table with a hanging store would block every table.
-
-    Args:
-        function: Computes the value. Its errors are raised, and nothing is cached.
+    """A property that is computed once per instance and then kept in its ``__dict__``. Threads that
+    need it wait for the one that computes it; an error is not cached. `functools.cached_property`
+    of Python 3.11 has one lock per class, so one table with a hanging store would block every
+    table.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

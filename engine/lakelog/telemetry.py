@@ -126,9 +126,7 @@ class Span:
 
 
 def span(name: str, /, **attributes: object) -> Span:
-    """Time an operation: a span for OpenTelemetry, and a log line at level DEBUG when it ends.
-    Errors are recorded by kind, and raised; `Span.set` adds attributes.
-    """
+    """Time an operation: an OpenTelemetry span, and a log line at level DEBUG when it ends."""
     return Span(name, attributes)
 
 

@@ -87,7 +87,8 @@ class Bench:
         self.listings = 0
         self.waiting: list[Callable[[], None]] = []
         self.inline = True
-        given_: dict[str, Any] = {"run": self.run, "start": self.start, "look": self.look} | more
+        given_: dict[str, Any] = {"run": self.run, "start": self.start}
+        given_ |= {"lag_of": self.lag_of} | more
         log = Log(open_store(str(tmp_path)), DIALECTS[form])
         self.scheduler = Scheduler(log, monotonic=lambda: self.now_s, **given_)
 
@@ -97,7 +98,7 @@ class Bench:
         else:
             self.waiting.append(work)
 
-    def look(self, _: Log) -> Lag:
+    def lag_of(self, _: Log) -> Lag:
         self.listings += 1
         if isinstance(self.seen, Exception):
             raise self.seen

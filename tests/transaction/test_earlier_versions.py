@@ -100,8 +100,8 @@ def test_concurrent_cleanup_is_not_mistaken_for_the_end_of_the_log(
     append(table, "a")
     append(table, "b")
     log = Log(CleansUp(table.log.store), DIALECTS["delta"])
-    assert log_tail._look(log, 0) is None
-    assert [c.version for c in log_tail._look(table.log, 2) or ()] == []
+    assert log_tail._commits_from(log, 0) is None
+    assert [c.version for c in log_tail._commits_from(table.log, 2) or ()] == []
 
 
 def test_cleanup_of_later_commits_is_a_conflict(tmp_path: Path) -> None:

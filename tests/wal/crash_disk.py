@@ -148,7 +148,7 @@ class CrashDisk:
         self._pending: list[tuple[str | None, str | None, Node]] = []
         self._directories = {path.rpartition("/")[0] for path in self.names}
         self._locks: dict[str, str] = {}
-        self._left_well: set[str] = set()
+        self._closed_cleanly: set[str] = set()
         self._guard = threading.RLock()
         self._sector_bytes = sector_bytes
 
@@ -169,7 +169,9 @@ class CrashDisk:
                 {path: node.after_crash(rng, stale) for path, node in names.items()}
             )
             # No process syncs the content of the lock file, so it may be of any time.
-            clone._left_well = {f"{each}/wal.lock" for each in rng.choice([[], self._directories])}
+            clone._closed_cleanly = {
+                f"{each}/wal.lock" for each in rng.choice([[], self._directories])
+            }
             return clone
 
     def killed(self, operation: Operation) -> CrashDisk:
@@ -262,9 +264,9 @@ class CrashDisk:
                 "another writer has locked this log", path=path, found=self._locks[path]
             )
         self._locks[path] = owner
-        was_left_well = path in self._left_well
-        self._left_well.discard(path)
-        return Held(self, path, was_left_well=was_left_well)
+        was_closed_cleanly = path in self._closed_cleanly
+        self._closed_cleanly.discard(path)
+        return Held(self, path, was_closed_cleanly=was_closed_cleanly)
 
     def _at(self, path: str) -> Node:
         node = self.names.get(path)
@@ -327,17 +329,17 @@ class Handle:
 class Held:
     """A lock."""
 
-    def __init__(self, disk: CrashDisk, path: str, *, was_left_well: bool) -> None:
+    def __init__(self, disk: CrashDisk, path: str, *, was_closed_cleanly: bool) -> None:
         self._disk = disk
         self._path = path
-        self.was_left_well = was_left_well
+        self.was_closed_cleanly = was_closed_cleanly
 
     def is_held(self) -> bool:
         return True
 
-    def release(self, *, well: bool = False) -> None:
-        if self._disk._locks.pop(self._path, None) is not None and well:
-            self._disk._left_well.add(self._path)
+    def release(self, *, cleanly: bool = False) -> None:
+        if self._disk._locks.pop(self._path, None) is not None and cleanly:
+            self._disk._closed_cleanly.add(self._path)
 
 
 def _apply(names: dict[str, Node], source: str | None, target: str | None, node: Node) -> None:

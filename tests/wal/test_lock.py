@@ -114,15 +114,15 @@ def test_full_disk_does_not_prevent_opening(
 def test_lock_records_whether_it_was_released_cleanly(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     disk = LocalDisk()
-    for was_left_well, well in ((False, True), (True, False), (False, True), (True, True)):
+    for was_closed_cleanly, cleanly in ((False, True), (True, False), (False, True), (True, True)):
         held = disk.lock(path, "an owner")
-        assert held.was_left_well == was_left_well
-        held.release(well=well)
-        held.release(well=True)
+        assert held.was_closed_cleanly == was_closed_cleanly
+        held.release(cleanly=cleanly)
+        held.release(cleanly=True)
     held = disk.lock(path, "an owner")
-    assert held.was_left_well
+    assert held.was_closed_cleanly
     del held  # as if its process had ended
-    assert not disk.lock(path, "an owner").was_left_well
+    assert not disk.lock(path, "an owner").was_closed_cleanly
 
 
 def test_poisoned_log_does_not_release_its_lock_cleanly(
@@ -141,8 +141,8 @@ def test_poisoned_log_does_not_release_its_lock_cleanly(
                 log.sync()
         log.close()
         lock = LocalDisk().lock(str(tmp_path / "wal.lock"), "an owner")
-        assert not lock.was_left_well
-        lock.release(well=True)
+        assert not lock.was_closed_cleanly
+        lock.release(cleanly=True)
 
 
 def test_failed_file_close_releases_the_lock(

@@ -40,20 +40,16 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of the parts of a bounded read, in bytes: a checkpoint's `batch`, commits decoded at
-    once (`chunk`), decoded commits in memory (`tail`), rows buffered for disk (`flush`), an
-    uncompressed `partition`, the path `filter` (a power of two), buffered `hashes`, and files read
-    `whole`.
-    """
+    """Limits of the parts of a bounded read, in bytes; `filter` is a power of two."""
 
-    batch: int
-    chunk: int
-    tail: int
-    flush: int
-    partition: int
-    filter: int
-    hashes: int
-    whole: int
+    batch: int  # of a checkpoint
+    chunk: int  # commits decoded at once
+    tail: int  # decoded commits in memory
+    flush: int  # rows buffered for disk
+    partition: int  # uncompressed
+    filter: int  # of paths
+    hashes: int  # buffered
+    whole: int  # files that are read completely
 
     @staticmethod
     def of(memory_limit: int, resident: int) -> Budget:
@@ -241,9 +237,7 @@ def hashes_of(paths: pl.Series) -> pl.Series:
 
 
 class Repeats:
-    """Finds repeated hashes on disk; the context manager frees the disk. Memory: twice
-    `held_bytes`, or the hashes of 1/64 of the rows.
-    """
+    """Finds repeated hashes on disk. Memory: twice `held_bytes`, or 1/64 of the hashes."""
 
     def __init__(self, held_bytes: int | None = None) -> None:
         self._held_bytes = held_bytes
@@ -315,12 +309,7 @@ class _End:
 def prefetch(
     items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
 ) -> Generator[_T, None, None]:
-    """Iterate in another thread, at most `depth` items ahead, in order. Errors are raised in place;
-    closing the generator early stops the thread.
-
-    >>> list(prefetch(n * n for n in range(4)))
-    [0, 1, 4, 9]
-    """
+    """Iterate in another thread, at most `depth` items ahead; closing it stops the thread."""
     iterator = iter(items)
     if is_large is not None and (yield from _until_large(iterator, is_large)):
         return

@@ -295,9 +295,9 @@ class FileCheck(NamedTuple):
 def check_written_file(
     store: LogStore, path: str, size_bytes: int, rows: int, comparison: Comparison
 ) -> FileCheck:
-    """Compare the footer's row count with the rows written, and sampled typed statistics with their
-    text. The footer is read independently of the row reader, so an error of that reader cannot hide
-    an error of the writer.
+    """Compare the footer's row count, and sampled typed statistics with their text. The footer is
+    read independently of the row reader, so that an error of that reader cannot hide one of the
+    writer.
     """
     with store.open(path, size_bytes) as source:
         if source.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:

@@ -112,11 +112,10 @@ class Reuse:
 
 
 def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int) -> Reuse:
-    """Decide which sidecars are kept.
-
-    A sidecar is rewritten if a row is overridden, or if at least half of its rows are expired
-    tombstones. Sidecars below half of `target_rows` are merged, smallest first, while the next has
-    at most twice the rows collected so far; if more than 16 would remain, all of them are merged.
+    """Decide which sidecars are kept. One is rewritten if a row is overridden, or if at least half
+    of its rows are expired tombstones. Those below half of `target_rows` are merged, smallest
+    first, while the next has at most twice the rows collected so far; all of them if more than 16
+    would remain.
     """
     rewritten = {
         index
@@ -219,15 +218,14 @@ def _inspect_sidecars(
     minimum_ms: int,
     candidates: Collection[str] | None,
 ) -> list[Sidecar]:
-    """The effect of later commits on each sidecar. Those with tombstones, and the `candidates`,
-    which may contain a path of `keys` (None: all), are verified by their fingerprint. Memory: the
-    keys of a few batches.
+    """The effect of later commits on each sidecar. Only those with tombstones, or among the
+    `candidates` (None: all), are read, and verified by their fingerprint.
     """
     few = 0 < keys.height <= _MOST_PROBES
     hashes = hash_paths(keys["path"]) if few else None
     sizes = _listed_sizes(log)
 
-    def look(pair: tuple[SidecarFile, Fingerprint]) -> Sidecar:
+    def inspect(pair: tuple[SidecarFile, Fingerprint]) -> Sidecar:
         file, recorded = pair
         require_listed(file, sizes.get(file.path))
         if candidates is not None and not recorded.removes and file.path not in candidates:
@@ -251,7 +249,7 @@ def _inspect_sidecars(
         counts = (recorded.adds, recorded.removes, recorded.digest)
         return Sidecar(file, *counts, superseded, expired)
 
-    return at_once(look, known)
+    return at_once(inspect, known)
 
 
 def _keys_that_may_be_in(
@@ -462,9 +460,9 @@ class Incremental:
         reader: CheckpointReader | None = None,
         check: Callable[[pl.DataFrame], object] | None = None,
     ) -> Digest:
-        """Verify the staged checkpoint before publication: the manifest refers to each kept and new
-        sidecar once; new ones match their fingerprints and `files`, without repeats; kept ones
-        exist with their length; the total is `expected`. Memory: the keys of the new sidecars.
+        """Verify the staged checkpoint: the manifest refers to each kept and new sidecar once; new
+        ones match their fingerprints and `files`, without repeats; kept ones exist with their
+        length; the total is `expected`. Memory: the keys of the new sidecars.
         """
         if reader is None:
             reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)

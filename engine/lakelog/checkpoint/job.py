@@ -121,9 +121,9 @@ class CheckpointReport(Displayed):
 
 @dataclass(frozen=True)
 class StagedParts:
-    """The files of a checkpoint that a `PartWriter` wrote, before publication: `expected` is the
-    digest of the replayed rows (without verification only their counts); `sidecars` of the manifest
-    have their final names already, and `reused_files` of them are of an earlier checkpoint.
+    """The files of a checkpoint before publication: `expected` is the digest of the replayed rows
+    (without verification only their counts); `sidecars` have their final names already, and
+    `reused_files` of them are of an earlier checkpoint.
     """
 
     staged: StagedCheckpoint
@@ -142,11 +142,7 @@ class ReadBack(NamedTuple):
 
 
 class PartWriter(Protocol):
-    """Plans one checkpoint from one state, and writes its files under temporary names.
-
-    Attributes:
-        plan: The checkpoint to write; `write` may replace it by one that keeps sidecars.
-    """
+    """Writes a checkpoint under temporary names; `write` may replace `plan` to keep sidecars."""
 
     plan: CheckpointPlan
 
@@ -176,9 +172,7 @@ class PartWriter(Protocol):
 
 
 class OpenParts(Protocol):
-    """Creates the part writer for a state and a layout: the requested layout, or that of the
-    checkpoint to replace. `from_texts`: typed statistics are not copied where there is a text.
-    """
+    """Creates the part writer for a state and a layout; `from_texts`: statistics too."""
 
     def __call__(self, state: State, layout: str, *, from_texts: bool) -> PartWriter:
         """Create the part writer."""
@@ -203,9 +197,7 @@ def run_checkpoint_job(
     memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> CheckpointReport:
-    """Run the job on a version's state; again on another state if files are missing or damaged.
-    `memory_limit` (bytes) applies while existing checkpoints are verified.
-    """
+    """Run the job on a version's state; if files are missing or damaged, on another one."""
     begin = time.perf_counter()
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
         state = open_state(log, version)

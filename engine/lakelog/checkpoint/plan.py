@@ -102,10 +102,8 @@ _SPELLINGS = {"uncompressed": "none", "lz4_raw": "lz4"}
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Checkpoint and retention settings from a table's properties. None in `format`: the protocol
-    decides; in `bytes_interval`, `part_actions`, `retain_versions`: no limit. `enabled` affects
-    automatic checkpoints only; with `cleanup_failure_policy` ``fail``, a cleanup stops at a file
-    that cannot be deleted.
+    """Checkpoint and retention settings. None in `format`: the protocol decides; elsewhere: no
+    limit. `enabled` affects automatic checkpoints only.
     """
 
     enabled: bool = True
@@ -128,12 +126,7 @@ class CheckpointOptions:
 
     @staticmethod
     def of(configuration: Mapping[str, str | None], dialect: Dialect) -> CheckpointOptions:
-        """The options in a table's properties.
-
-        >>> from lakelog.dialects.delta import DIALECT
-        >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, DIALECT).interval
-        5
-        """
+        """The options in a table's properties."""
         read = _Reader(configuration, dialect)
         defaults = CheckpointOptions(**asdict(dialect.checkpoint_defaults))
         interval = read.whole("checkpoint.interval", defaults.interval, "checkpointInterval")

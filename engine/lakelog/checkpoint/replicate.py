@@ -81,8 +81,7 @@ class ReplicaReport(Displayed):
 def replicate(
     log: Log, other: Log, version: int | None = None, progress: Progress | None = None
 ) -> ReplicaReport:
-    """Copy a verified checkpoint to another location of the same dialect; see
-    `lakelog.Table.replicate`. Files are copied under temporary names, compared by SHA-256 and
+    """See `Table.replicate`. Files are copied under temporary names, compared by SHA-256 and
     renamed; the completing file is last, then the pointer.
     """
     if other.store.refusal is not None:

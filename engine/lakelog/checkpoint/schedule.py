@@ -75,14 +75,6 @@ def is_due(
 ) -> bool:
     """Whether a checkpoint of the just committed `version` is due: at multiples of the interval, or
     an interval after the last one, as the dialect prescribes.
-
-    >>> from lakelog.dialects.delta import DIALECT as DELTA
-    >>> from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-    >>> options = CheckpointOptions(interval=10)
-    >>> is_due(20, options, DELTA, Lag()), is_due(21, options, DELTA, Lag(12))
-    (True, False)
-    >>> is_due(21, options, INDEXTABLES, Lag(9))
-    True
     """
     last = lag.last_version
     if not options.enabled or version <= 0 or (last is not None and last >= version):
@@ -110,9 +102,8 @@ def start_daemon(work: Callable[[], None]) -> None:
 
 class Scheduler:
     """Decides after each commit whether a checkpoint is due, and writes it in the background;
-    thread-safe. Explicit checkpoints use `turn` and report by `checkpointed`. `last_error` is
-    cleared by the next success; at exit, the program waits `exit_wait_s` before it asks the run to
-    stop.
+    thread-safe. The next success clears `last_error`; at exit, the program waits `exit_wait_s`
+    before it asks the run to stop.
     """
 
     def __init__(
@@ -121,12 +112,12 @@ class Scheduler:
         run: Run,
         *,
         clean_up: Callable[[], object] | None = None,
-        look: Callable[[Log], Lag] = log_lag,
+        lag_of: Callable[[Log], Lag] = log_lag,
         monotonic: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] = start_daemon,
         exit_wait_s: float = _EXIT_WAIT_S,
     ) -> None:
-        self._log, self._run, self._clean_up, self._look = log, run, clean_up, look
+        self._log, self._run, self._clean_up, self._lag_of = log, run, clean_up, lag_of
         self._monotonic, self._start = monotonic, start
         self.exit_wait_s = exit_wait_s
         self.last_error: Exception | None = None
@@ -291,7 +282,7 @@ class Scheduler:
         by_rule = dialect.checkpoints_at_multiples and version % options.interval == 0
         if by_rule and is_due(version, options, dialect, known):
             return True
-        last, since = self._look(self._log)
+        last, since = self._lag_of(self._log)
         seen = Lag(max(last or 0, known.last_version or 0), since)
         with self._lock:
             self._lag = seen
@@ -341,9 +332,7 @@ class Scheduler:
         return self._turn
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs, at most `timeout` seconds; return whether nothing runs. A
-        pending checkpoint starts without delay.
-        """
+        """Wait until nothing runs; a pending checkpoint starts at once; False after `timeout`."""
         if timeout is not None and timeout < 0:
             raise InvalidInputError(
                 "a time-out must not be negative", found=timeout, expected=">= 0"
@@ -357,9 +346,7 @@ class Scheduler:
                 self._waiting -= 1
 
     def close(self, timeout: float | None = None) -> bool:
-        """Accept no more commits; wait `timeout` seconds for the run, then ask it to stop; return
-        whether nothing runs.
-        """
+        """Accept no more commits; wait for the run, then ask it to stop; True if it ended."""
         with self._lock:
             self._closed = True
         if self.wait(timeout):

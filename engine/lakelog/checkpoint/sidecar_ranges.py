@@ -80,8 +80,8 @@ class SidecarRanges:
         return bool((begun - ended).mean() > 1 + count / 2)
 
     def to_keep(self, again: Iterable[str], kept: Iterable[str]) -> KeyRanges | None:
-        """The ranges of the rewritten sidecars (`again`), merged if they overlap, without those
-        that span several of the sidecars `kept`; None if there are none.
+        """The ranges of rewritten sidecars, merged if they overlap, without those that span several
+        kept ones.
         """
         numbers = {path: number for number, path in enumerate(self.paths)}
         least, greatest = self._ranks
@@ -121,9 +121,8 @@ def _known(paths: tuple[str, ...], least: pl.DataFrame, greatest: pl.DataFrame) 
 
 
 class SidecarCuts:
-    """Counts the live files of each range, to divide the sorted ones into sidecars. `starts` has
-    the number of actions per sidecar from a position on, by the number of live files before it; it
-    is complete after the last live file was counted.
+    """Counts the live files of each range, to divide them into sidecars. `starts` has the number of
+    actions per sidecar by the number of live files before it, complete after the last live file.
     """
 
     def __init__(self, order: FileOrder, target_rows: int, num_removes: int) -> None:

@@ -181,9 +181,7 @@ class StateSource:
         return log.dialect.open_checkpoint(log.store, checkpoint, self._budget.batch)
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """File actions, each logical file once: adds, then retained tombstones. Memory without a
-        limit: the file actions above the checkpoint.
-        """
+        """File actions, each logical file once: adds, then retained tombstones."""
         configuration = self.metadata.configuration
         minimum = self._now_ms - properties.deleted_file_retention_ms(configuration)
         adds = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
@@ -391,9 +389,7 @@ def open_in_batches(
     *,
     near_batch_bytes: int = _NEAR_BATCH_BYTES,
 ) -> CheckpointReader:
-    """A reader for one pass over a checkpoint. Small batches of a local file halve the memory at
-    the same speed; on a remote store, each column is one request.
-    """
+    """A reader for one pass; small batches of a local file halve the memory."""
     if batch_bytes is None and on_local_disk(log.store):
         batch_bytes = near_batch_bytes
     return log.dialect.open_checkpoint(log.store, checkpoint, batch_bytes)

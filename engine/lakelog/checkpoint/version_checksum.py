@@ -81,9 +81,7 @@ class ChecksumReport(Displayed):
 def write_checksum(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> ChecksumReport:
-    """Write the checksum of a version (None: the latest) unless it exists; see
-    `lakelog.Table.checksum`. Without a memory limit, the state is counted twice independently.
-    """
+    """See `Table.checksum`. Without a memory limit, the state is counted twice independently."""
     with telemetry.span("checksum.write", path=log.table):
         snapshot = LogSnapshot.open(log, version)
         _require_path(log, snapshot.version)
@@ -103,10 +101,7 @@ def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str
 
 
 def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[str, Any]:
-    """The body of a checksum from counted files. It includes deletion vectors if the table may have
-    any, transactions if none expires and there are few, domains if there are few, and the size
-    histogram if every file has a size.
-    """
+    """The body of a checksum; optional fields only if they are complete, and their lists short."""
     log = state.log
     protocol, metadata = source.protocol, source.metadata
     table = TableConfiguration(log.dialect, protocol, metadata)

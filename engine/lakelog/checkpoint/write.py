@@ -88,11 +88,10 @@ def write_checkpoint(
     options: CheckpointOptions | None = None,
     progress: Progress | None = None,
 ) -> CheckpointReport:
-    """Write the checkpoint of a version, verify it, and publish it; errors as `Table.checkpoint`.
-    An existing complete checkpoint of the same version and layout is kept if replay without it
-    gives the same state, or if the files for a replay do not exist; a wrong or broken one is
-    replaced. If a concurrent cleanup removes files of the version, the log is listed again. Memory:
-    without a limit, the commits above the previous checkpoint, and a few batches of 65,536 rows.
+    """See `Table.checkpoint`. A complete checkpoint of the same version and layout is kept if
+    replay without it gives the same state, or if the files for a replay do not exist; a wrong or
+    broken one is replaced. Memory: without a limit, the commits above the previous checkpoint, and
+    a few batches of 65,536 rows.
     """
     return run_checkpoint_job(
         log,
@@ -428,8 +427,8 @@ def _is_large(frame: pl.DataFrame) -> bool:
 
 
 def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
-    """Whether the replayed files are short enough for one checkpoint file, by their lengths: a
-    classic checkpoint is not longer than the Parquet or the text that it replaces.
+    """Whether one checkpoint file is enough: a classic checkpoint is not longer than the Parquet or
+    the text that it replaces.
     """
     base = state.base.checkpoint if state.base is not None else None
     sizes = base.sizes_bytes if base is not None else ()
@@ -442,9 +441,7 @@ def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
 
 
 def _estimate(state: State, source: StateSource) -> tuple[int, int]:
-    """Estimated number of file actions of a state, and length of one in Parquet, in bytes (at
-    least `ACTION_BYTES`; more if the previous checkpoint or the commits have wide statistics).
-    """
+    """Estimated number of file actions of a state, and length of one in Parquet, in bytes."""
     text = sum(c.size_bytes for c in state.segment.commits)
     commits = text // _COMMIT_ACTION_BYTES
     action_bytes = ACTION_BYTES

@@ -262,9 +262,8 @@ def bound_of(
     if not pa.types.is_string(values.type):
         return bounds["min" if name == "minValues" else "max"]
     if name == "minValues":
-        return pc.utf8_slice_codeunits(
-            bounds["min"], 0, _CUT_BYTES
-        )  # not greater than the whole text
+        # A prefix is not greater than the whole text.
+        return pc.utf8_slice_codeunits(bounds["min"], 0, _CUT_BYTES)
     longest = pc.max(pc.binary_length(values)).as_py()
     return bounds["max"] if longest <= most_bytes else None
 

@@ -230,16 +230,13 @@ class StoreDirectory:
         return manifest
 
     def remove(self, files: Iterable[SortedFile]) -> None:
-        """Delete files that are no longer in the manifest, one by one, oldest first; readers keep
-        theirs open. The order matters after a crash: for a process that lists the directory without
-        the manifest, a record must not outlive its later tombstone.
+        """Delete files that are no longer in the manifest, oldest first: for a process that lists
+        the directory without the manifest, a record must not outlive its later tombstone.
         """
         self._unused += [file.name for file in files]
         with store_errors("remove an old file", self._directory):
             while self._unused:
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # it was never created, or is already deleted
+                with contextlib.suppress(FileNotFoundError):  # never created, or deleted before
                     self._disk.remove(self._path(self._unused[0]))
                 self._disk.sync_directory(self._directory)
                 del self._unused[0]

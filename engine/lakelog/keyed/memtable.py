@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakelog.keyed import rows
 
 _FOLD_RECORDS = 8192  # a record in the dictionary takes several times the memory of one in a frame
-_PATIENCE = 200  # one read of unsorted rows costs less than this fraction of sorting them
+_PATIENCE = 200  # sorting rows costs more than so many reads of them unsorted
 
 
 class Memtable:
@@ -27,10 +27,10 @@ class Memtable:
         self._lock = threading.Lock()
         self._recent: dict[bytes, tuple[int, bytes | None]] = {}
         self._tables: list[pa.Table] = []  # replayed tables, not yet converted
-        self._loose: tuple[pl.DataFrame, ...] = ()
-        self._settled = rows.empty()
+        self._unsorted: tuple[pl.DataFrame, ...] = ()
+        self._sorted = rows.empty()
         self._newest_outside = 0  # highest sequence number outside the dictionary
-        self._looked_through = 0
+        self._unsorted_rows_read = 0
         self.records = 0
         self.size_bytes = 0
 
@@ -63,53 +63,52 @@ class Memtable:
         """Sequence number and value of a key's newest record; None without a record."""
         with self._lock:
             recent = self._recent.get(key)
-            self._look_at_tables()
+            self._convert_tables()
             if recent is not None and recent[0] > self._newest_outside:
                 return recent
-            loose, settled = self._loose, self._settled
+            unsorted, in_order = self._unsorted, self._sorted
             due = self._is_due()
         if due:
-            settled, loose = self._settle(), ()
-        found = (recent, rows.find(loose, key), rows.find_sorted(settled, key))
+            in_order, unsorted = self._sort(), ()
+        found = (recent, rows.find(unsorted, key), rows.find_sorted(in_order, key))
         return max((one for one in found if one is not None), key=itemgetter(0), default=None)
 
     def between(self, start: bytes | None, end: bytes | None) -> list[pl.DataFrame]:
         """All records with ``start <= key < end``, unordered; a key may have several."""
         with self._lock:
-            self._look_at_tables()
+            self._convert_tables()
             self._fold()
-            loose, settled = self._loose, self._settled
+            unsorted, in_order = self._unsorted, self._sorted
             due = self._is_due()
         if due:
-            settled, loose = self._settle(), ()
-        within = [rows.between(frame, start, end) for frame in loose]
-        return [*within, rows.between_sorted(settled, start, end)]
+            in_order, unsorted = self._sort(), ()
+        within = [rows.between(frame, start, end) for frame in unsorted]
+        return [*within, rows.between_sorted(in_order, start, end)]
 
     def newest(self) -> pl.DataFrame:
         """The newest record of each key, including tombstones, sorted by key."""
         with self._lock:
-            self._look_at_tables()
+            self._convert_tables()
             self._fold()
-        return self._settle()
+        return self._sort()
 
     def _count(self, records: int, size_bytes: int) -> None:
         self.records += records
         self.size_bytes += size_bytes
 
-    def _look_at_tables(self) -> None:
+    def _convert_tables(self) -> None:
         tables, self._tables = self._tables, []
         for table in tables:
             frame = rows.of_log(table)
             self._take(frame, _highest(frame))
 
     def _take(self, frame: pl.DataFrame, highest: int) -> None:
-        frames = [*self._loose, frame]
+        frames = [*self._unsorted, frame]
+        # Merged, so that the number of frames is logarithmic.
         while len(frames) > 1 and frames[-1].height * 2 >= frames[-2].height:
             newer, older = frames.pop(), frames.pop()
-            frames.append(
-                pl.concat([older, newer], rechunk=True)
-            )  # keeps the number of frames small
-        self._loose = tuple(frames)
+            frames.append(pl.concat([older, newer], rechunk=True))
+        self._unsorted = tuple(frames)
         self._newest_outside = max(self._newest_outside, highest)
 
     def _fold(self) -> None:
@@ -119,22 +118,22 @@ class Memtable:
 
     def _is_due(self) -> bool:
         """Whether reads of unsorted records, with this one, have cost as much as sorting."""
-        self._looked_through += sum(frame.height for frame in self._loose)
-        return self._looked_through > _PATIENCE * self.records
+        self._unsorted_rows_read += sum(frame.height for frame in self._unsorted)
+        return self._unsorted_rows_read > _PATIENCE * self.records
 
-    def _settle(self) -> pl.DataFrame:
-        """Sort the loose records. Writers continue: it works on immutable frames, and its result is
+    def _sort(self) -> pl.DataFrame:
+        """Sort the records. Writers continue: it works on immutable frames, and its result is
         discarded if another reader was faster.
         """
         with self._lock:
-            loose, settled = self._loose, self._settled
-        merged = rows.newest([settled, *loose]) if loose else settled
+            unsorted, in_order = self._unsorted, self._sorted
+        merged = rows.newest([in_order, *unsorted]) if unsorted else in_order
         with self._lock:
-            begun = self._loose[: len(loose)]
-            if self._settled is settled and list(map(id, begun)) == list(map(id, loose)):
-                self._settled = merged
-                self._loose = self._loose[len(loose) :]
-                self._looked_through = 0
+            begun = self._unsorted[: len(unsorted)]
+            if self._sorted is in_order and list(map(id, begun)) == list(map(id, unsorted)):
+                self._sorted = merged
+                self._unsorted = self._unsorted[len(unsorted) :]
+                self._unsorted_rows_read = 0
         return merged
 
 

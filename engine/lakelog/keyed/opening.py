@@ -25,9 +25,7 @@ from lakelog.wal.segments import is_historic, named_seq
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The sources of records, newest first: `active` gets new ones, `frozen` are not yet in a file
-    (up to `frozen_seq_num`), then the manifest's `files`.
-    """
+    """The sources of records, newest first: `active`, `frozen` ones without a file, and `files`."""
 
     active: Memtable
     frozen: tuple[Memtable, ...]

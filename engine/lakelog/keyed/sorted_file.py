@@ -94,10 +94,6 @@ def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
     """Index of the first file to merge after a flush; all newer ones are merged too. An older file
     is included only if it is not much larger than those already merged, so that a byte is rewritten
     once per doubling of the store.
-
-    >>> compaction([1000, 10, 9, 8, 7], most=4)
-    1
-    >>> compaction([1000, 10, 9, 8, 7], most=5)
     """
     if len(sizes) <= most:
         return None
@@ -125,9 +121,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Facts about a sorted file that are known before it is opened; `footer_crc32c` covers the
-    footer, its length and the final magic.
-    """
+    """Facts about a sorted file; `footer_crc32c` covers footer, length and final magic."""
 
     rows: int
     tombstones: int

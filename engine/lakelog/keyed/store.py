@@ -43,8 +43,7 @@ from lakelog.wal.records import data_of
 
 class SharedLock:
     """A lock that writers share, and that a flush takes exclusively while it replaces the memtable.
-
-    Between append and insertion, a record is only in the log. A flush that replaced the memtable
+    Between append and insertion, a record is only in the log: a flush that replaced the memtable
     and truncated the log at that time would lose it. New writers wait while a flush waits, so that
     it cannot starve.
     """
@@ -573,9 +572,7 @@ class KeyedStore(Closing):
 
 
 def _merged(files: tuple[SortedFile, ...], *, oldest: bool) -> Iterator[pl.DataFrame]:
-    """The newest record of each key of consecutive files, one key range at a time; tombstones of
-    the `oldest` files are dropped.
-    """
+    """The newest records of consecutive files, by key range, without tombstones of the `oldest`."""
     for start, end in sorted_file.ranges([file.groups for file in files]):
         merged = rows.newest(file.between(start, end) for file in files)
         yield rows.live(merged) if oldest else merged

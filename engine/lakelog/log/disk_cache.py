@@ -323,9 +323,7 @@ class _Writer:
                     self._give_up(column)
                     continue
             if self._dtypes[column] != dtype:
-                self._give_up(
-                    column
-                )  # its batches have different types, which one file cannot contain
+                self._give_up(column)  # one file cannot have batches of different types
                 continue
             self._write(column, _to_batch(series, frame.height))
         written = sum(int(file.tell()) for file, _ in self._sinks.values())

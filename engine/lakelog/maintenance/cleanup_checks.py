@@ -122,8 +122,8 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
 
 
 def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizon) -> None:
-    """Check that in-commit timestamps increase up to the cut-off commit. They are searched by
-    bisection; otherwise a version within the retention could be deleted.
+    """Check that in-commit timestamps increase up to the cut-off commit, because bisection searches
+    them; otherwise a version within the retention could be deleted.
     """
     if commits.timed_from is None or horizon.commit is None:
         return

@@ -159,14 +159,9 @@ _FILE = {
 
 
 def undo(log: Log, quarantine: str) -> pl.DataFrame:
-    """Move the files of a quarantine back, in `UNDONE_SCHEMA`; existing files are never replaced.
-    Can be continued after an interruption.
-
-    The order is reversed (sidecars, then checkpoints, then commits from the newest), so that no
-    intermediate state shows an incomplete checkpoint or log.
-
-    Raises InvalidInputError if the quarantine does not exist, CorruptionError if its record cannot
-    be read, UnavailableError if the store fails.
+    """Move the files of a quarantine back; existing files are never replaced, and an interrupted
+    undo can be continued. The order is reversed (sidecars, then checkpoints, then commits from the
+    newest), so that no intermediate state shows an incomplete checkpoint or log.
     """
     files = _recorded(log, quarantine)
     held = Quarantine(log, quarantine)
@@ -269,12 +264,8 @@ def _listed(log: Log) -> dict[str, list[tuple[str, int]]]:
 
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
-    """Delete quarantines that are at least `older_than_ms` old, in milliseconds; return them in
-    `QUARANTINES_SCHEMA`. Files that another process deletes or restores meanwhile are ignored.
-
-    With an age below the duration of a cleanup, a quarantine that is being filled is deleted too.
-    Raises InvalidInputError for a negative age, UnavailableError if a file cannot be deleted; purge
-    again to continue.
+    """Delete quarantines that are at least `older_than_ms` old, and return them. With an age below
+    the duration of a cleanup, a quarantine that is being filled is deleted too.
     """
     if older_than_ms < 0:
         raise InvalidInputError(
@@ -288,9 +279,8 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in listed[id_]])
         if errors:
             raise errors[0]
-        log.store.delete(
-            f"{folder}/{_RECORD}"
-        )  # the record is deleted last, so that remaining files are still reported
+        # Last, so that remaining files are still reported after an error.
+        log.store.delete(f"{folder}/{_RECORD}")
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old
 

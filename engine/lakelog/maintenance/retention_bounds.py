@@ -66,9 +66,9 @@ MUST_REFUSE = frozenset({"catalog", "unknown-feature", "missing-commits", "check
 
 @dataclass(frozen=True)
 class Retention:
-    """Retention of log files, in milliseconds: `log_ms` for versions after they are replaced,
-    `checkpoint_ms` for replaced checkpoints; `versions`: number kept below the newest checkpoint;
-    `to_midnight` moves the cut-off to midnight UTC, as Delta does.
+    """Retention of log files: `log_ms` for versions after they are replaced, `checkpoint_ms` for
+    replaced checkpoints; `versions`: number kept below the newest checkpoint; `to_midnight` moves
+    the cut-off to midnight UTC, as Delta does.
     """
 
     log_ms: int
@@ -106,8 +106,8 @@ class Commits:
         return np.asarray(adjusted, dtype=np.int64)
 
     def latest_times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Upper bounds of commit times, in milliseconds: as `times_ms`, but a file older than an
-        earlier one has the time of the next file that is not, if any.
+        """Upper bounds of commit times: as `times_ms`, but a file older than an earlier one has the
+        time of the next file that is not, if any.
         """
         never = np.iinfo(np.int64).max
         jumped_back = self.modified_ms < np.maximum.accumulate(self.modified_ms)
@@ -241,8 +241,8 @@ def contiguous_to(commits: Commits, version: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """Inputs of `judge` next to the horizon: time, retention, complete checkpoints, version of the
-    pointer, and the last version without a gap above the cut-off checkpoint.
+    """Inputs of `judge`; `contiguous_to` is the last version without a gap above the cut-off
+    checkpoint.
     """
 
     now_ms: int
@@ -384,8 +384,8 @@ def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int)
 
 
 def sidecar_bound_ms(now_ms: int) -> int:
-    """Sidecars newer than this, in milliseconds, may belong to a checkpoint in progress: a day
-    before the last midnight UTC (Delta protocol, Metadata Cleanup).
+    """Time from which sidecars may belong to a checkpoint in progress (Delta protocol, Metadata
+    Cleanup).
     """
     return now_ms - now_ms % DAY_MS - DAY_MS
 

@@ -55,11 +55,7 @@ SCHEMA = pl.Schema(
 
 
 class Simulation(pl.DataFrame):
-    """One row per proposal, with the columns of `SCHEMA`; printed with only the columns that
-    distinguish proposals.
-
-    A selection of it is an ordinary frame.
-    """
+    """One row per proposal, in `SCHEMA`; printed without columns that do not differ."""
 
     def readable(self) -> pl.DataFrame:
         """For display: retentions as durations, and only the columns that differ or have values."""
@@ -241,9 +237,7 @@ def _count(ranges: Sequence[tuple[int, int]]) -> int:
 
 
 def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
-    """Removed files in the log: ``path``, ``size``, ``deletionTimestamp``, ``version`` of the
-    removal if known, and ``lives`` if the file is still live with another deletion vector.
-    """
+    """Removed files in the log; ``lives``: still live with another deletion vector."""
     wanted = ["path", "size", "deletionTimestamp", "version"]
     frame = snapshot.tombstones()
     held = frame.collect_schema().names()

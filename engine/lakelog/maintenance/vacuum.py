@@ -384,9 +384,7 @@ _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
 def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
-    """``path``, ``size_bytes`` and ``modified_ms`` of all files in the table's folder, or of a
-    valid inventory.
-    """
+    """Path, length and time of all files in the table's folder, or of an inventory."""
     if inventory is not None:
         return _of_inventory(inventory)
     return pl.concat([pl.DataFrame(schema=_LISTED), *_of_entries(log.store.walk())])

@@ -278,10 +278,7 @@ _STORED_VARIANT = Struct(
 
 
 def stored(type_: DataType) -> DataType:
-    """The type as files have it: a variant is a struct of its encoded value and metadata.
-
-    Source: Delta protocol, Variant data in Parquet.
-    """
+    """The type in files: a variant is a struct (Delta protocol, Variant data in Parquet)."""
     return _STORED_VARIANT if type_ == VARIANT else type_
 
 
@@ -567,8 +564,8 @@ def field_named(struct: pl.Expr, name: str) -> pl.Expr:
 
 
 def field_of(structs: pl.Series, name: str) -> pl.Series:
-    """A field of a struct column, without its name: Polars reads ``*`` and ``^...$`` as patterns,
-    in ``struct.field`` and in most methods of a series of that name.
+    """A field of a struct column, without its name, because Polars reads ``*`` and ``^...$`` as
+    patterns in ``struct.field`` and in most methods of a series of that name.
     """
     return structs.struct.unnest()[name].alias("")
 
@@ -590,8 +587,8 @@ def expression_of(tree: Any) -> pl.Expr:
 
 
 def without_metadata(data: _AnyArrow) -> _AnyArrow:
-    """A table or batch without metadata of schema and fields, at any depth: Polars panics on
-    metadata that is not UTF-8. No data is copied.
+    """The data without metadata of schema and fields, because Polars panics on metadata that is not
+    UTF-8.
     """
     schema = schema_without_metadata(data.schema)
     if data.schema.equals(schema, check_metadata=True):
@@ -724,8 +721,8 @@ def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
 
 
 def keeps_values(old: DataType, new: DataType) -> bool:
-    """Whether a column of the new type can be read from files of the old one: type changes of the
-    protocol, and whole numbers as shorter decimals, which other writers make of them.
+    """Whether files of the old type can be read as the new one: type changes of the protocol, and
+    whole numbers as shorter decimals, which other writers make of them.
     """
     if old == new or is_widening(old, new):
         return True

@@ -113,9 +113,7 @@ class Metadata:
 
     @cached_property
     def mapped_schema(self) -> contract.Struct:
-        """The schema, if its columns have the names and ids that column mapping needs, else
-        CorruptionError; checked once, because it takes milliseconds for a thousand columns.
-        """
+        """The schema, if it is valid for column mapping; checked once, which takes milliseconds."""
         _require_mapped(self.schema, self.column_mapping_mode)
         return self.schema
 
@@ -166,9 +164,7 @@ def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
 
 
 def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
-    """The mapping mode that readers apply; raises UnsupportedFeatureError for an unknown one, and
-    CorruptionError if the columns of files are not determined.
-    """
+    """The mapping mode that readers apply; raises if it is unknown, or the columns of files are."""
     mode = mapping_mode(protocol, metadata)
     if mode not in _MAPPING_MODES:
         raise UnsupportedFeatureError(
@@ -184,8 +180,8 @@ def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
 
 
 def _require_mapped(schema: contract.Struct, mode: str) -> None:
-    """Refuse columns without a physical name, or in mode ``id`` without an id, and columns that
-    share one (Delta protocol, Writer Requirements for Column Mapping).
+    """Refuse missing or repeated physical names, and ids in mode ``id`` (Delta protocol, Column
+    Mapping).
     """
     names: set[tuple[tuple[str, ...], str]] = set()
     ids: set[int] = set()
@@ -202,8 +198,8 @@ def _require_mapped(schema: contract.Struct, mode: str) -> None:
 
 
 def moved_column(before: Metadata, after: Metadata) -> str | None:
-    """A column that files have under another name than a reader with later metadata looks for, so
-    that it would find null: column mapping was removed, or a mapped table was replaced.
+    """A column that files have under another name than later metadata, so that readers would find
+    null: column mapping was removed, or a mapped table was replaced.
     """
     was, now = _paths_in_files(before), _paths_in_files(after)
     known, used = set(was.values()), set(now.values())

@@ -155,9 +155,7 @@ def _bin_text(power: int, is_first: bool) -> str:
 
 
 def partition_figure(sizes: pl.DataFrame) -> alt.Chart | None:
-    """The sizes of partitions (`partition_sizes`): a heat map of the first two partition columns,
-    or bars of the largest ones; None without partitions.
-    """
+    """A heat map of the first two partition columns, or bars of the largest partitions, or None."""
     import altair as alt
 
     keys = [name for name in sizes.columns if name.startswith(PARTITION)]

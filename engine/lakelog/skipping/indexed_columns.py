@@ -24,8 +24,8 @@ def indexed_columns(
     configuration: Mapping[str, str | None],
 ) -> contract.Struct:
     """The columns with statistics: those in ``delta.dataSkippingStatsColumns``, at any depth and in
-    any case, else the first ``delta.dataSkippingNumIndexedCols`` leaves (default 32, negative: all)
-    without partition columns.
+    any case, else the first ``delta.dataSkippingNumIndexedCols`` leaves (default 32, negative:
+    all).
     """
     partitions = {name.lower() for name in partition_columns}
     own = contract.Struct(tuple(f for f in schema.fields if f.name.lower() not in partitions))

@@ -172,8 +172,8 @@ def around_doubles(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Serie
 
 
 def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:
-    """Whether values of both types compare without a cast that could change their order; not 32-bit
-    floats, which callers round differently.
+    """Whether both types compare without a cast that could change their order; not 32-bit floats,
+    which callers round differently.
     """
     if a is None or b is None:
         return False

@@ -255,8 +255,8 @@ _END = "end"
 
 @dataclass(frozen=True)
 class _Shape:
-    """The shape of one text: regular expressions that match one after another (the last group of
-    each is the rest), the fields of their groups, and the fields that are objects.
+    """The shape of one text: consecutive regular expressions (the last group of each is the rest),
+    the fields of their groups, and the fields that are objects.
     """
 
     patterns: tuple[str, ...]

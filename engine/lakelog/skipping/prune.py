@@ -50,9 +50,8 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
 def row_wise(
     expr: pl.Expr, schema: contract.Struct, name: str, empty: pl.DataFrame | None = None
 ) -> tuple[pl.DataType, tuple[str, ...]]:
-    """The type of a row-wise expression, and the top-level columns that it reads, in schema order;
-    `name` is the name of the caller's argument, and `empty` a frame of the schema without rows,
-    which a caller with many expressions makes once.
+    """The type of a row-wise expression, and the columns that it reads; `empty` is a frame of the
+    schema without rows, which a caller with many expressions makes once.
     """
     if not isinstance(expr, pl.Expr):
         raise InvalidInputError(

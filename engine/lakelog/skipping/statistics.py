@@ -521,8 +521,6 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
 def stats_text_from_struct(structs: pl.Series) -> pl.Series:
     """The JSON text of statistics stored as a struct.
 
-    Source: Delta protocol, Per-file Statistics.
-
     >>> stats_text_from_struct(pl.Series([{"numRecords": 2, "minValues": {"id": 1}}])).item()
     '{"numRecords":2,"minValues":{"id":1}}'
     """

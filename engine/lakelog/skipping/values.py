@@ -35,9 +35,9 @@ _LOCAL_FORMATS = (
 
 
 def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = False) -> pl.Series:
-    """Parse partition texts as values of `type_` (Delta protocol, Partition Value Serialization).
-    Timestamps without a zone are UTC; binary values are the text's UTF-8 bytes, as in Spark; years
-    beyond 9999 may have a sign.
+    """Parse partition texts (Delta protocol, Partition Value Serialization). Timestamps without a
+    zone are UTC; binary values are the text's UTF-8 bytes, as in Spark; years beyond 9999 may have
+    a sign.
     """
     dtype = contract.to_polars(type_)
     if isinstance(type_, contract.Decimal):
@@ -198,9 +198,7 @@ _STRING = contract.Primitive("string")
 
 
 class TypedPartitions(NamedTuple):
-    """Partition values as columns ``partition.<logical>`` in the schema's types, and the same
-    columns as Booleans: False if unknown (key missing, invalid text).
-    """
+    """Partition values as columns ``partition.<logical>``, and whether each is valid."""
 
     values: pl.DataFrame
     known: pl.DataFrame

@@ -41,8 +41,8 @@ _WRITTEN_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Written:
-    """A file that a task wrote and read back: digests of the rows from replay (`expected`) and in
-    the file (`found`), `tags` for the manifest (JSON), and the `problem` found, or an empty text.
+    """A file that a task wrote and read back: digests of the replayed rows (`expected`) and of the
+    file's (`found`), `tags` for the manifest (JSON), and the `problem`, or an empty text.
     """
 
     partition: int

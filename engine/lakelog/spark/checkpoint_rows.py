@@ -114,8 +114,8 @@ def _spark_type(type_: contract.DataType) -> Any:
 
 
 def decoded_path(path: str) -> str:
-    """Percent-decoded paths in SQL, as `lakelog.dialects.delta.paths.decode_paths`: ``+``,
-    malformed escapes and paths that decode to invalid UTF-8 are unchanged.
+    """Percent-decoded paths in SQL, as `decode_paths`: ``+``, malformed escapes and paths that
+    decode to invalid UTF-8 are unchanged.
     """
     # Java's decoder rejects a lone %, converts + to a blank, and broken sequences to U+FFFD: if the
     # result has more U+FFFD than the path, the path is unchanged.

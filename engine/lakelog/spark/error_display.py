@@ -13,9 +13,7 @@ _R = TypeVar("_R")
 
 
 def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a driver function so that lakelog's errors are raised without causes. Spark prints
-    tracebacks of all causes, which hides lakelog's message.
-    """
+    """Raise lakelog's errors without causes, whose tracebacks Spark would print first."""
 
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -61,9 +61,9 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Footers:
-    """What the footers of a checkpoint show. `obstacle` is why Spark cannot read it as lakelog
-    does; `unknown` are fields with values that the contract lacks (they become ``extra``); `absent`
-    are fields without values; `may_repeat`: two files may be copies.
+    """Facts from a checkpoint's footers. `obstacle` is why Spark cannot read it as lakelog does;
+    `unknown` are fields with values that the contract lacks (they become ``extra``); `absent` are
+    fields without values; `may_repeat`: two files may be copies.
     """
 
     paths: tuple[str, ...] = ()

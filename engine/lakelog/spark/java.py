@@ -29,9 +29,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Runtime:
-    """A Java runtime: its home, feature version (0 before modules existed), and whether it has the
-    vector module that Spark requests.
-    """
+    """A Java runtime; `version` is 0 before Java 9, `has_vector` the module for Spark."""
 
     home: Path
     version: int

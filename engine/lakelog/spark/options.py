@@ -105,8 +105,8 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the data source: its name (case-insensitive), parser (ValueError or KeyError if
-    malformed), expected text, and the uses and values of ``table`` that it applies to.
+    """An option of the data source: name, parser (ValueError or KeyError if malformed), expected
+    text, and the uses and values of ``table`` that it applies to.
     """
 
     name: str

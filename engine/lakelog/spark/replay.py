@@ -272,8 +272,8 @@ def _verify(
 
 
 def _may_repeat(spark: Any, state: State, footers: Footers, paths: Sequence[str]) -> bool:
-    """Whether the checkpoint may contain a logical file twice, determined by executors: the driver
-    would need memory for each file. False is certain.
+    """Whether the checkpoint may contain a logical file twice; False is certain. Executors
+    determine it, because the driver would need memory for each file.
     """
     sql = functions_of(spark)
     dialect = state.log.dialect
@@ -315,8 +315,8 @@ def _broadcast(
 
 @contextmanager
 def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
-    """Let tasks decode rows handed to Spark, also few. Spark would otherwise evaluate filters on
-    few rows in the driver, row by row, at each planning.
+    """Let tasks decode rows that are passed to Spark: it would otherwise evaluate filters on few
+    rows in the driver, row by row, at each planning.
     """
     if is_connect(spark):
         yield

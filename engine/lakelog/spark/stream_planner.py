@@ -338,7 +338,7 @@ class StreamPlanner:
 
     def advance_commits(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
         """As `advance`, for a stream of changes: a batch has files of the initial version, or whole
-        commits, at least one. A commit has the changes of all files that it adds or removes.
+        commits, at least one.
         """
         self._require_own(start)
         if start.is_initial:

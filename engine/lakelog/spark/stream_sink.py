@@ -187,8 +187,7 @@ def _warn_of_other_rows(
     table: Table, snapshot: Snapshot, app: str, batch: int, adds: pl.DataFrame
 ) -> None:
     """Warn if a repeated batch has another number of rows than the table: a nondeterministic query
-    can cause that, and so can a checkpoint that was restored to the previous batch, which loses
-    rows.
+    can cause that, and so can a checkpoint restored to the previous batch, which loses rows.
     """
     wrote = snapshot.transactions().filter(pl.col("appId") == app).collect()["version"]
     if not wrote.len() or wrote[0] is None:

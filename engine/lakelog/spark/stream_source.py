@@ -145,9 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ChangeStreamReader(StreamReader):
-    """Reads the rows that commits change, as `Table.changes`, in whole commits; first, without a
-    start in the options, all rows of the latest version as inserts. Memory: the actions of the
-    commits of a batch on the driver; a batch of rows per task.
+    """Reads the rows that commits change, in whole commits; without a start in the options, first
+    all rows of the latest version as inserts. Memory: the actions of a batch on the driver.
     """
 
     @cached_property

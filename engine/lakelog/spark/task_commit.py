@@ -60,9 +60,7 @@ def kept_table(options: SourceOptions) -> Table:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of one task: version that the files were prepared for, `adds` for
-    `lakelog.Transaction.add` (Arrow IPC), and the streaming query if any.
-    """
+    """The result of one task: version of the plan, `adds` (Arrow IPC), streaming query."""
 
     version: int
     adds: bytes

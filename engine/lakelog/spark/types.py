@@ -39,8 +39,8 @@ def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) 
 
 
 def new_schema(schema: StructType) -> contract.Struct:
-    """The columns of a new table for a dataframe: all may be null, as in Delta's own tables, since
-    whether a column of a dataframe may be null depends on the query that made it.
+    """The columns of a new table for a dataframe, all nullable, because the nullability of a
+    dataframe's column depends on its query.
     """
     fields = contract.parse_schema(schema.json()).fields
     return contract.Struct(tuple(contract.nullable(field, _SHOWN_METADATA) for field in fields))

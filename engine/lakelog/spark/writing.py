@@ -289,8 +289,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     @readable
     def abort(self, messages: list[Message | None]) -> None:
-        """After a task or `commit` failed: delete the files that no version refers to, unless all
-        tasks finished, because a commit may still succeed.
+        """After a failure: delete the files that no version refers to, unless all tasks finished,
+        because a commit may still succeed.
         """
         if None in messages:
             adds = unpacked(task_results(messages))

@@ -25,9 +25,9 @@ _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-
 
 
 def condition(where: pl.Expr | str | None, schema: contract.Struct, now_us: int) -> pl.Expr | None:
-    """The condition of a caller as an expression; raises InvalidInputError for text that is not a
-    condition over the columns. Expressions are checked where they are evaluated. `now_us`
-    (microseconds since 1970, UTC) is the time of ``current_timestamp``.
+    """The condition of a caller; text that is not a condition over the columns raises
+    InvalidInputError, expressions are checked where they are evaluated. `now_us` is
+    ``current_timestamp``.
 
     >>> schema = contract.Struct((contract.Field("n", contract.Primitive("byte")),))
     >>> print(condition("n > 5 AND n + 100 < 128", schema, now_us=0))

@@ -155,9 +155,8 @@ def _sum_of(a: Decimal, b: Decimal) -> Decimal:
 
 
 class Translation:
-    """The translation of one text: what it reads, and for which rows its value is an error. With
-    `exact`, a part is refused if its value depends on settings or version of Spark. `now_us`:
-    microseconds since 1970, UTC.
+    """The translation of one text: the columns that it reads, and rows for which its value is an
+    error. With `exact`, a part is refused if its value depends on settings or version of Spark.
     """
 
     def __init__(self, schema: Struct, *, now_us: int, exact: bool) -> None:
@@ -272,8 +271,8 @@ class Translation:
     # --- operators ---------------------------------------------------------------------------
 
     def compared(self, a: Value, b: Value, *, is_equality: bool = False) -> tuple[Value, Value]:
-        """Two values in the type in which Spark compares them; where possible, a literal is brought
-        to the type of a column, instead of every row to that of the literal.
+        """Two values in the type in which Spark compares them; where possible, a literal is cast to
+        a column's type, instead of every row.
         """
         if (found := literal_as(a, b.type)) is not None:
             return found, b

@@ -60,9 +60,7 @@ _LONGEST_S = 1e9
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Limits of reads: files read concurrently (None: the store's own number), and seconds without
-    progress before a read fails (None: the store's own).
-    """
+    """Limits of reads; None is the store's own. `timeout_s` is the time without progress."""
 
     parallelism: int | None = None
     timeout_s: float | None = None
@@ -141,9 +139,7 @@ class BoundedStore(StoreWrapper):
         return self._timed(lambda: self._store.read(path), path, lambda: self._extra_s(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the inner store, within the limits. Reads ahead at most 256 MB or 16 files per
-        concurrent read, whichever is less.
-        """
+        """As the inner store, within the limits; reads at most 256 MB or 16 files ahead."""
         limits = self.limits
         if limits == ReadLimits() or not paths:
             return self._store.read_many(paths)

@@ -46,8 +46,8 @@ class Names(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One response of a recursive listing: files as in `Names` (those ending in ``/`` mark
-    folders), and the token of the next page.
+    """One response of a recursive listing, and the token of the next; a name ending in ``/`` is
+    a folder.
     """
 
     files: list[FileEntry]
@@ -150,10 +150,10 @@ class CloudStore(FsspecStore):
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
         """Whether each of these folders contains anything; one request each, concurrently."""
 
-        async def look() -> list[Names]:
+        async def list_all() -> list[Names]:
             return await asyncio.gather(*(self._names_once(folder, "", 1) for folder in folders))
 
-        return [bool(n.files or n.folders) for n in self._run(look(), ", ".join(folders))]
+        return [bool(n.files or n.folders) for n in self._run(list_all(), ", ".join(folders))]
 
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None; from a listing, which is not cached."""
@@ -193,7 +193,7 @@ class CloudStore(FsspecStore):
 
     def upload(self, path: str) -> Upload:
         """Create or replace a file in parts, or as in `put` if it is small; see `PartedUpload`. A
-        killed process leaves invisible parts. S3 stores and charges them until a lifecycle rule of
+        killed process leaves invisible parts: S3 stores and charges them until a lifecycle rule of
         the bucket ends incomplete uploads; Azure and GCS discard them after a week.
         """
         bucket, key = self._split_writable(path)
@@ -361,9 +361,7 @@ class Parts(Protocol):
 
 
 class PartedUpload(BufferedUpload):
-    """An upload that is one request if it fits in a part. Memory: `PART_BYTES` for each part in
-    flight, and two more.
-    """
+    """An upload in parts, or one request if small. Memory: the parts in flight, and two."""
 
     def __init__(
         self,

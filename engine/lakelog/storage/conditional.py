@@ -42,9 +42,7 @@ _REFUSED_STATUS = frozenset(range(400, 500)) - {408, 409, 412, 429, 499}
 
 
 def judge_status(status: int) -> Verdict:
-    """The verdict on an HTTP status of any store. A proxy may send 408 and 5xx after the store has
-    written; 409 and 412 come from the store.
-    """
+    """The verdict on an HTTP status; a proxy may send 408 and 5xx after the store has written."""
     if status in _REFUSED_STATUS:
         return REFUSED
     if status == 429:

@@ -46,9 +46,7 @@ ABSOLUTE = rf"^({SCHEME})?/"
 
 
 class Address(NamedTuple):
-    """Location of a file or folder: its store in one canonical spelling, its path without outer
-    slashes, and the store's root as `open_store` takes it.
-    """
+    """Location of a file or folder: canonical store, path without outer slashes, and root."""
 
     store: str
     path: str
@@ -146,7 +144,7 @@ class Reach:
         )
 
     def absolute(self, path: str) -> str:
-        """The URL of a path in the log, neither of them encoded; a local one has a single slash
+        """The unencoded URL of a path in the log; a local one has a single slash
         (``file:/data/t``), the spelling that Delta on Spark finds again.
         """
         require_contained(path)
@@ -228,9 +226,7 @@ def require_contained(path: str, *, remote: bool = False) -> None:
 
 
 def require_no_links(root: str, path: str) -> None:
-    """Raise if a file to change is reached through a symbolic link below the table's folder. The
-    file itself and the folder's own location may be links.
-    """
+    """Raise if a folder between the table's folder and a file to change is a symbolic link."""
     at = path.find("/")
     while at != -1:
         folder = f"{root}/{path[:at]}"

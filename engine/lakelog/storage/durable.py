@@ -77,10 +77,9 @@ class DurableWriter:
         self.refusal: str | None = None
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file with all of `data`; False if the name is taken.
-
-        Costs an fsync of the file and of its folder; the first write to a folder also syncs each
-        folder above, up to the root's parent.
+        """Create a file with all of `data`; False if the name is taken. Costs an fsync of the file
+        and of its folder; the first write to a folder also syncs each folder above, up to the
+        root's parent.
         """
         if self.refusal is not None:
             raise UnsupportedStoreError(self.refusal, path=path)
@@ -429,9 +428,7 @@ def _failed(
     unknown: bool = False,
     also_certain: frozenset[int] = frozenset(),
 ) -> UnavailableError | OutcomeUnknownError:
-    """The error of a step that creates or changes a name: on a network filesystem, some errors are
-    responses to a repeated request.
-    """
+    """The error of changing a name, which on network filesystems may answer a repetition."""
     if cause.errno in _CERTAIN | also_certain and not unknown:
         return _unwritten(path, cause)
     return OutcomeUnknownError(

@@ -148,9 +148,7 @@ class FsspecStore:
             return cast("bytes", self._filesystem.cat_file(self._absolute(path)))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The content of each file, in order, with up to 64 concurrent requests (asynchronous
-        drivers) or 16. Reads ahead at most 256 MB, or two files.
-        """
+        """The content of each file, in order, concurrently; reads at most 256 MB ahead."""
         if len(paths) <= 1:
             return [self.read(path) for path in paths]
         if self._is_async:
@@ -228,9 +226,8 @@ class FsspecStore:
     @property
     def refusal(self) -> str | None:
         """Why nothing can be committed: the driver does not create files atomically."""
-        protocol = self._root.split("://", 1)[0].split("::", 1)[
-            0
-        ]  # of a chain of drivers, the first
+        # Of a chain of drivers, the first one.
+        protocol = self._root.split("://", 1)[0].split("::", 1)[0]
         return (
             f"the driver of {protocol}:// has no atomic put-if-absent, so two writers "
             "could both write the same version"

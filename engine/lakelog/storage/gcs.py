@@ -154,9 +154,7 @@ class Gcs(DeletesOneByOne):
 
 
 class _Session:
-    """A resumable upload; see `lakelog.storage.cloud.Parts`. After a failed attempt, the session is
-    queried for what the server has received.
-    """
+    """A resumable upload; after a failed attempt, asks the server what it has received."""
 
     in_flight = 1  # bytes are sent in order
 

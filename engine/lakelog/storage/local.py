@@ -292,9 +292,8 @@ def _open_regular(name: str, path: str) -> tuple[int, int]:
             raise
         if not stat.S_ISREG(mode):  # a socket, or a device without its driver
             raise _not_regular(mode, path) from cause
-        descriptor = os.open(
-            name, _FLAGS
-        )  # another process holds a lease on it: wait until it is released
+        # Another process holds a lease on it: wait until it is released.
+        descriptor = os.open(name, _FLAGS)
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
         return descriptor, status.st_size

@@ -113,9 +113,7 @@ _GCS = _spelled(
 
 
 class _Kind(NamedTuple):
-    """A kind of object store: protocols, package and class of its fsspec driver, loader of
-    lakelog's store, names of options by object_store, and the extra that installs the driver.
-    """
+    """A kind of object store: `driver` (package, class), options by object_store's names."""
 
     protocols: tuple[str, ...]
     driver: tuple[str, str]

@@ -20,15 +20,7 @@ class ScratchRange(NamedTuple):
 
 
 class ScratchFile:
-    """An anonymous temporary file (see ``TMPDIR``), created on the first append. One thread writes,
-    several may read.
-
-    >>> file = ScratchFile()
-    >>> place = file.append(b"some bytes", "rows")
-    >>> file.read(place), file.size_bytes
-    (b'some bytes', 10)
-    >>> file.close()
-    """
+    """An anonymous temporary file (see ``TMPDIR``) with one writer and any number of readers."""
 
     def __init__(
         self,

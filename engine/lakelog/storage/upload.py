@@ -35,8 +35,8 @@ class ClosedOrAbandoned(ABC):
 
 
 class BufferedUpload(ClosedOrAbandoned):
-    """An `Upload` that sends pieces of equal size, and the rest when closed; only an empty file has
-    an empty piece. For one thread. Subclasses implement `_send`, `_finish` and `_discard`.
+    """An `Upload` in pieces of equal size and a rest, for one thread; only an empty file has an
+    empty piece.
     """
 
     _sends_views: ClassVar[bool] = False
@@ -137,27 +137,27 @@ class BufferedUpload(ClosedOrAbandoned):
 
 
 class UploadSink:
-    """An upload as pyarrow's file, closed by its owner; `is_void` discards writes."""
+    """An upload as pyarrow's file, closed by its owner; `is_discarded` discards writes."""
 
     closed = False
 
     def __init__(self, upload: Upload) -> None:
         self.upload = upload
-        self.is_void = False
+        self.is_discarded = False
 
     def give_up(self, writer: pq.ParquetWriter) -> None:
-        """Close the writer of an abandoned file, and discard its writes. pyarrow closes writers
-        when they are garbage-collected; an error then would hide the original one.
+        """Close an abandoned file's writer and discard its writes: pyarrow closes writers when they
+        are garbage-collected, and an error then would hide the original one.
         """
         import pyarrow as pa  # the write-ahead log does not need pyarrow
 
-        self.is_void = True
+        self.is_discarded = True
         with suppress(RuntimeError, pa.ArrowException, OSError):
             writer.close()
 
     def write(self, data: bytes | memoryview) -> int:
         """Append; discarded after `give_up`."""
-        return len(data) if self.is_void else self.upload.write(data)
+        return len(data) if self.is_discarded else self.upload.write(data)
 
     def tell(self) -> int:
         """Bytes written so far."""

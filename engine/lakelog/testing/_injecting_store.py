@@ -286,9 +286,7 @@ class InjectingStore(StoreWrapper):
         return _Operation(self._begin(kind, path, trips), path)
 
     def _begin(self, kind: Kind, path: str, trips: int = 1) -> Fault | None:
-        """Log an operation, advance the clock, and return its fault; raises UnavailableError for
-        ``fail``.
-        """
+        """Log an operation, advance the clock, and return its fault; raises for ``fail``."""
         with self._lock:
             self.operations.append((kind, path))
             fault = self._strike(kind, path)

@@ -45,11 +45,7 @@ _HOUR_MS = 3_600_000
 
 
 def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
-    """Cooldown of a skipped file: 24 hours unless the table's property sets hours or an interval.
-
-    >>> cooldown_ms({"spark.indextables.skippedFiles.cooldownDuration": "48"})
-    172800000
-    """
+    """Cooldown of a skipped file, by default 24 hours; the property has hours or an interval."""
     value = in_any_case(configuration, COOLDOWN_PROPERTY)
     if value is None:
         return _DEFAULT_COOLDOWN_MS
@@ -95,9 +91,7 @@ def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
 
 
 class ActionBuffer:
-    """The actions of a transaction. Its methods take a table of actions or the fields of one, and
-    raise `InvalidInputError` for unknown names or wrong types.
-    """
+    """The actions of a transaction, from tables or from the fields of one action."""
 
     def __init__(self, log: Log, table: TableConfiguration) -> None:
         self._log = log

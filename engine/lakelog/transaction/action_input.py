@@ -325,8 +325,8 @@ def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 def stage_table(
     dialect: str, kind: str, table: Any, fields: Mapping[str, Any] | None = None
 ) -> pl.DataFrame:
-    """A table of actions of one type as a narrow flattened frame. A column ``version`` shows that
-    the rows were read from lakelog's state; their ``dataChange`` (false) is then ignored.
+    """A table of actions as a narrow flattened frame. A column ``version`` shows that the rows were
+    read from lakelog's state; their ``dataChange`` (false) is then ignored.
     """
     spelling = Spelling.of(dialect, kind)
     columns: dict[str, pl.Series] = {}
@@ -427,9 +427,8 @@ def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
     target, dtype = actions.schema()[leaf.column], series.dtype
     if dtype == target:
         return series
-    if series.null_count() == len(
-        series
-    ):  # a column of nulls may have any type: pandas has no type for it
+    # A column of nulls may have any type, because pandas has no type for it.
+    if series.null_count() == len(series):
         return pl.Series(series.name, [None], dtype=target).new_from_index(0, len(series))
     if leaf.is_map:
         return map_column(series, keep_nulls=leaf.column in _EXPLICIT_NULLS)

@@ -30,9 +30,8 @@ _FEATURE = "inCommitTimestamp"
 
 @dataclass(frozen=True)
 class Description:
-    """The commitInfo of a commit; parameters are written as JSON texts, metrics as text;
-    `blind_append`: only adds, without reads; `fields`: further fields of commitInfo;
-    `row_ids_kept`: removed files of which no row loses its row id.
+    """The commitInfo of a commit; `blind_append`: only adds, without reads; `fields`: further
+    fields; `row_ids_kept`: removed files of which no row loses its row id.
     """
 
     operation: str
@@ -51,8 +50,8 @@ class Description:
 
 @dataclass(frozen=True)
 class CommitBase:
-    """The end of the log that a commit follows; version -1 and no protocol for a new table. `meta`
-    is needed for row ids and skips, `modified_ms` when in-commit timestamps are enabled.
+    """The end of the log that a commit follows; version -1 for a new table. `meta` is needed for
+    row ids and skips, `modified_ms` when in-commit timestamps are enabled.
     """
 
     version: int = -1

@@ -62,18 +62,16 @@ _MAX_ATTEMPTS = 1000
 many are lost only with many concurrent writers.
 """
 
-_LOOKS = (
-    6  # maximum number of reads of a version with an unknown outcome, and of puts of the same bytes
-)
+_OUTCOME_READS = 6
+"""Maximum number of reads of a version with an unknown outcome, and of puts of the same bytes."""
+
 _LEAST_DELAY_S, _LONGEST_MEASURED_S = 0.001, 0.1
 _DOUBLINGS = 3  # a writer that waits longer than others need for a commit only falls further behind
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Retry policy: maximum number of lost versions, first wait (doubled up to three times; None:
-    the store's response time) and longest wait, in seconds.
-    """
+    """Retry policy; `base_s` None is the store's response time."""
 
     attempts: int = _MAX_ATTEMPTS
     base_s: float | None = None
@@ -247,9 +245,9 @@ class CommitLoop:
     def _put(self, path: str, data: bytes) -> bool:
         """Repeat the put until the writer of the version is known: True if it is this one."""
         doubt: LakelogError | None = None
-        for look in range(_LOOKS):
-            if look:
-                self._wait(look, _LEAST_DELAY_S)
+        for attempt in range(_OUTCOME_READS):
+            if attempt:
+                self._wait(attempt, _LEAST_DELAY_S)
             try:
                 if self._store.put_if_absent(path, data):
                     return True
@@ -271,15 +269,15 @@ class CommitLoop:
                 version=self._version,
                 hint="nothing was written; try again later",
             )
-        what = f"and {_LOOKS - 1} more requests did not determine it"
+        what = f"and {_OUTCOME_READS - 1} more requests did not determine it"
         raise self._unknown(path, what) from doubt
 
     def _read_back(self, path: str, doubt: LakelogError | None) -> bytes | None:
         """The version's bytes; None if it does not exist."""
         failure: LakelogError | None = None
-        for look in range(_LOOKS):
-            if look:
-                self._wait(look, _LEAST_DELAY_S)
+        for attempt in range(_OUTCOME_READS):
+            if attempt:
+                self._wait(attempt, _LEAST_DELAY_S)
             try:
                 return self._store.read(path)
             except NotFoundError:

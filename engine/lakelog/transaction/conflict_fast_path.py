@@ -45,9 +45,8 @@ def effects_of(commits: Sequence[CommitFile], decoded: Actions) -> list[CommitEf
     return steps
 
 
-_MOST_BYTES = (
-    1 << 15
-)  # bytes per commit, and of all together; decoding into frames is cheaper for more
+# Per commit, and of all together; decoding into frames is cheaper for more.
+_MOST_BYTES = 1 << 15
 _MOST_PATHS = 256
 _FILE_KEYS = frozenset({"add", "remove"})
 _KEYS = _FILE_KEYS | {"cdc", "commitInfo"}

@@ -148,8 +148,8 @@ _FIELDS = {
 
 
 def _requirements(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
-    """The requirements of a protocol for writers: its features, and versions that exceed their
-    features, such as ``minWriterVersion 8``; in IndexTables every version.
+    """A protocol's requirements for writers: features, and versions that exceed their features,
+    such as ``minWriterVersion 8``; in IndexTables every version.
     """
     reader, writer = protocol.min_reader_version, writer_version(protocol)
     summed_reader, summed_writer = rules.summed_versions
@@ -177,9 +177,8 @@ def metadata_changes(
     protocol: Protocol,
     rules: ProtocolRules,
 ) -> list[str]:
-    """The changes in `new` that a concurrent transaction may depend on, by name, sorted; without an
-    identity column's high water mark, enabling a feature that existing files need not follow, and
-    schemas added to the IndexTables registry.
+    """Changes that a concurrent transaction may depend on, by name; without an identity column's
+    high water mark, features that existing files need not follow, and IndexTables' schema registry.
     """
     changes = [
         name for field, name in _FIELDS.items() if getattr(old, field) != getattr(new, field)
@@ -199,8 +198,8 @@ def metadata_changes(
 
 
 def _tightened(old: Metadata, new: Metadata) -> str | None:
-    """The part of `new` that constrains every file of the table, so that a concurrently added file
-    may violate it: the partition columns, a constraint, or row tracking; None if there is none.
+    """The part of `new` that concurrently added files may violate: partition columns, a constraint,
+    or row tracking.
     """
     if old.partition_columns != new.partition_columns:
         return "partitionColumns"
@@ -335,9 +334,7 @@ RULES: dict[str, Rule] = {
 
 
 def find_conflict(pending: PendingCommit, winner: Winner) -> ConflictError | None:
-    """The error of the first rule that a commit violates for a transaction; None if there is no
-    conflict. Time and memory grow with the commit and the transaction, never with the table.
-    """
+    """The error of the first rule that a commit violates for a transaction, or None."""
     for rule, found in broken_rules(pending, winner):
         return _error(rule, found, winner)
     return None
@@ -360,8 +357,8 @@ def broken_rules(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, 
 
 
 def rebase(pending: PendingCommit, winner: Winner) -> PendingCommit:
-    """The transaction as if it had read the state after a commit that it does not conflict with:
-    with that commit's protocol and metadata, if it wrote them (the fast path is then not used).
+    """The transaction under the protocol and metadata of a commit that it does not conflict with;
+    the fast path is then not used.
     """
     protocol = last_protocol(winner.actions.meta)
     metadata = last_metadata(winner.actions.meta)

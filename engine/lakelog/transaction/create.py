@@ -38,8 +38,8 @@ from lakelog.version import __version__
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """Schema, partitioning, properties, name and description of a table; `has_files` if the columns
-    of its first files have the names of the schema, which column mapping then keeps.
+    """The definition of a table; `has_files`: its first files have the names of the schema, which
+    column mapping then keeps.
     """
 
     schema: SchemaLike
@@ -82,12 +82,7 @@ class NewTable:
         external: bool = False,
         rows_checked: bool = False,
     ) -> None:
-        """Write version 0, with files, which may have absolute paths if they are `external`, and
-        with metadata domains; `rows_checked` if the files' rows satisfy the table's rules.
-
-        Raises:
-            TableExistsError: Another writer created the table.
-        """
+        """Write version 0; `external` allows absolute paths, `rows_checked` rows are valid."""
         log, table, given = self.log, self.table, commit or CommitArguments()
         configuration = table.metadata.configuration
         isolation = isolation_level(given.get("isolation"), table.metadata)

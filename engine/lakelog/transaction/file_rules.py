@@ -88,13 +88,10 @@ def check_files(
     *,
     external: bool = False,
 ) -> None:
-    """Raise for file actions that are invalid in the table. ``path`` is that of an example, and
-    ``found`` its 0-based ``row`` in `files` with the invalid value. `external` allows absolute
-    paths.
-
-    Of removes, only path, identity and numbers are checked, because another process may have added
-    their files. An absolute path may be added again if the same commit removes it. Memory: a few
-    columns of `files`' height; time: about 0.3 s per million rows.
+    """Raise for file actions that are invalid in the table; `external` allows absolute paths. Of
+    removes, only path, identity and numbers are checked, because another process may have added
+    their files. An absolute path may be added again if the same commit removes it. About 0.3 s per
+    million rows.
     """
     if not files.height:
         return
@@ -108,18 +105,18 @@ def check_files(
     suspect = pl.col("path").str.contains(SUSPECT)
     if external:
         suspect &= ~pl.col("path").str.contains(_ABSOLUTE)
-    looks = {"suspect": suspect}
+    checks = {"suspect": suspect}
     if "stats" in files.columns:
         usual = pl.col("stats").str.contains(_USUAL_STATISTICS)
-        looks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
+        checks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
     # For a few rows, waking other threads takes longer than the work.
-    glance = files.select(**looks) if files.height > _FEW else files.select_seq(**looks)
-    _check_paths(files, glance["suspect"], kinds, configured.metadata.partition_columns)
+    found = files.select(**checks) if files.height > _FEW else files.select_seq(**checks)
+    _check_paths(files, found["suspect"], kinds, configured.metadata.partition_columns)
     _check_numbers(files)
     _check_vectors(files)
     _check_identities(files, kinds)
-    if "odd" in looks:
-        _check_statistics(files, glance["odd"])
+    if "odd" in checks:
+        _check_statistics(files, found["odd"])
     if "remove" in kinds:
         files = files.with_row_index("row").filter(~kinds["remove"])
     _check_partitions(files, configured)
@@ -345,7 +342,7 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
 
 def with_partition_keys(files: pl.DataFrame, configured: TableConfiguration) -> pl.DataFrame:
     """Rows of `Snapshot.files` with the partition columns as the keys of ``partitionValues``, which
-    some writers wrote in another case, or with further keys. A missing key stays missing.
+    some writers wrote in another case, or with further keys; a missing key stays missing.
     """
     keys = _partition_keys(_partition_fields(configured), configured)
     wrong = (~_has_keys(files, keys)).fill_null(value=True).arg_true()
@@ -399,12 +396,12 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
     fields = _partition_fields(configured)
     maps = files["partitionValues"]
     keys = _partition_keys(fields, configured)
-    looked = _has_keys(files, keys)
-    if not looked.all():
+    complete = _has_keys(files, keys)
+    if not complete.all():
         _refuse(
             "the partition values do not match the partition columns",
             files,
-            ~looked,
+            ~complete,
             expected=keys,
             hint="pass a value, or null, for each partition column, and for no other column",
             shown=maps,

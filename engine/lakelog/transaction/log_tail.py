@@ -54,8 +54,8 @@ _LOOK_AHEAD = 256  # number of names to check one by one before a listing is che
 
 
 class LogTail:
-    """The end of a log; immutable, created by `LogTail.of` and advanced by `after`. `steps` is the
-    number of commits since the table was opened; `oldest` are the files that cleanup removes first.
+    """The immutable end of a log. `steps` is the number of commits since the table was opened;
+    `oldest` are the files that cleanup removes first.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class LogTail:
 def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
     """The commits after a version, contiguous; empty if it is the end of the log."""
     if confirmed and on_local_disk(log.store):
-        found = _look(log, version)
+        found = _commits_from(log, version)
         if found is not None:
             return found
     folder, _, first = log.dialect.commit_path(version).rpartition("/")
@@ -189,7 +189,7 @@ def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
     return CommitFile(version, path, entry.size_bytes, entry.modified_ms)
 
 
-def _look(log: Log, version: int) -> list[CommitFile] | None:
+def _commits_from(log: Log, version: int) -> list[CommitFile] | None:
     """As `commits_after`, by checking one name after another; None if that is not conclusive."""
     path_of, stat = log.dialect.commit_path, log.store.stat
     if stat(path_of(version)) is None:

@@ -72,9 +72,7 @@ def fill_row(row: dict[str, Any], now_ms: int) -> None:
 
 
 def with_file_defaults(files: pl.DataFrame, now_ms: int) -> pl.DataFrame:
-    """Fill in defaults: ``dataChange`` true (cdc: false), timestamps now, empty partition values,
-    and ``extendedFileMetadata`` for a remove with partition values and size.
-    """
+    """Fill in defaults of file actions, and ``extendedFileMetadata`` of removes."""
     kinds = files["actionType"]
     is_remove = kinds == "remove"
     columns = {
@@ -316,8 +314,8 @@ def with_tracking_columns(
     before: Mapping[str, str | None],
     new_id: Callable[[], str],
 ) -> dict[str, str | None]:
-    """Properties with the names of the columns for row ids and row commit versions, if row tracking
-    is enabled: those of the properties `before`, else new ones.
+    """Properties with the names of row tracking's columns, if it is enabled: those `before`, else
+    new ones.
     """
     found = dict(configuration)
     if is_on(found, row_tracking.ENABLED):

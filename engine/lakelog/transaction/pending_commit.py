@@ -29,9 +29,7 @@ ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE)
 
 @dataclass(frozen=True)
 class Reads:
-    """The reads of a transaction: the whole table, files that may match a predicate of `where`
-    (logical names), and applications' identifiers.
-    """
+    """The reads of a transaction; `where` over logical names, `app_ids` of applications."""
 
     whole_table: bool = False
     where: tuple[pl.Expr, ...] = ()
@@ -45,9 +43,8 @@ class Reads:
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A transaction's actions and reads against a snapshot. `staged` are narrow add and remove rows
-    with decoded paths, `meta` narrow other rows, `table` the configuration that was read, `texts`
-    the texts of the paths (`Dialect.path_texts`).
+    """Actions and reads against a snapshot. `staged` are add and remove rows with decoded paths,
+    `meta` other rows, `table` the configuration that was read, `texts` as `Dialect.path_texts`.
     """
 
     reads: Reads

@@ -24,8 +24,7 @@ class Committed:
 @dataclass(frozen=True)
 class Runtime:
     """Sleep, randomness and monotonic time. The default `rng` uses the operating system, because a
-    forked process would inherit a generator's state. `on_commit` is called after each commit, in
-    its thread; its errors are logged.
+    forked process would inherit a generator's state. Errors of `on_commit` are logged.
     """
 
     sleep: Callable[[float], None] = time.sleep

@@ -17,11 +17,7 @@ SchemaLike: TypeAlias = Struct | str | Mapping[str, Any] | pa.Schema
 
 
 def struct_of(schema: SchemaLike) -> Struct:
-    """A schema as the contract's type.
-
-    >>> struct_of({"id": pl.Int64, "day": pl.Date}).names
-    ('id', 'day')
-    """
+    """A schema as the contract's type."""
     if isinstance(schema, Struct):
         return schema
     if isinstance(schema, str):

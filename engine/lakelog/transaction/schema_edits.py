@@ -20,8 +20,8 @@ _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
 
 
 def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None) -> Struct:
-    """The schema with new nullable columns, last in the table or struct, or after a column. Fields
-    of structs in lists and maps are below ``element`` and ``value``.
+    """The schema with new nullable columns, last or after a column. Fields of structs in lists and
+    maps are below ``element`` and ``value``.
     """
     for field in fields:
         path = _new_path(schema, field.name)

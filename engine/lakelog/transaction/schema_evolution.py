@@ -42,11 +42,9 @@ _NOT_WITH_A_NEW_COLUMN = {**_FROZEN, contract.CURRENT_DEFAULT: "a default"}
 def check_evolution(
     old: Metadata, configured: TableConfiguration, *, replaced: bool = False
 ) -> None:
-    """Raise for a schema or partitioning with which old files cannot be read.
-
-    Allowed: new nullable columns, nullability, metadata, order, a type for a void column; with
-    column mapping, renaming and dropping; with Type Widening, wider types that the field's metadata
-    record.
+    """Raise for a schema or partitioning with which old files cannot be read. Allowed: new nullable
+    columns, nullability, metadata, order, a type for a void column; with column mapping, renaming
+    and dropping; with Type Widening, wider types that the field's metadata record.
     """
     try:
         before = old.schema

@@ -44,8 +44,8 @@ feature ``columnarCommits``.
 
 @dataclass(frozen=True)
 class Part:
-    """A call that writes rows in a transaction: its description, and `settle`, which is called once
-    at the end with the error of the commit, or None, and deletes files that no commit refers to.
+    """A call that writes rows in a transaction; `settle` is called once at the end with the error
+    of the commit, or None, and deletes files that no commit refers to.
     """
 
     operation: str
@@ -333,9 +333,7 @@ class LogTransaction(Displayed):
         return restored
 
     def _with_row_counts(self, snapshot: LogSnapshot, files: pl.DataFrame) -> pl.DataFrame:
-        """Files of a version with the row counts that their deletion vectors require; here
-        unchanged, because this layer reads no data files.
-        """
+        """Files with row counts that vectors require; here unchanged, without reading data."""
         del snapshot
         return files
 

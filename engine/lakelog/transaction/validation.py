@@ -52,10 +52,8 @@ def check_metadata(
     restored: bool = False,
     constraints_hold: bool = False,
 ) -> None:
-    """Raise for new metadata that are invalid, or that cannot replace the table's current metadata;
-    warn of properties without effect. Does not check whether every file has row ids, which enabling
-    row tracking requires, because that depends on the table's state.
-
+    """Raise for invalid metadata, or a change that is not allowed; warn of properties without
+    effect. Whether every file has row ids is not checked, because it depends on the table's state.
     Metadata that are `restored`, or copied from another table, may have properties, names and types
     that other writers allowed.
     """

@@ -99,10 +99,9 @@ def check_actions(
     unclustered: bool = False,
     checked: pl.Series | None = None,
 ) -> None:
-    """Raise for actions that a feature of the table forbids, or that lakelog cannot validate;
-    ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored`
-    fulfilled the table's rules before; `unclustered` allows the domain of clustering; `checked` are
-    paths of files whose rows fulfil the rules.
+    """Raise for actions that a feature of the table forbids, or that lakelog cannot validate. Files
+    that are `restored` satisfied the rules before; `unclustered` allows the domain of clustering;
+    `checked` are paths of files whose rows satisfy the rules.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)

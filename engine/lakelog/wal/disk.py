@@ -97,7 +97,7 @@ class Access:
     def check(self, *, to_write: bool = False) -> None:
         """Raise if this process may not use the object."""
         if self.is_closed or self.is_elsewhere or (to_write and self.is_read_only):
-            raise self._refusal()  # a separate method, because every append calls this one
+            raise self._refusal()
 
     def _refusal(self) -> InvalidInputError:
         if self.is_closed:
@@ -156,7 +156,7 @@ _WRITE = os.O_WRONLY | _CAREFUL
 _APPEND = _WRITE | os.O_APPEND
 _LOCK = os.O_RDWR | os.O_CREAT | _CAREFUL
 _MODE = 0o666  # restricted by the umask
-_WELL = b"closed\n"
+_CLOSED = b"closed\n"
 
 
 class WritableFile(Protocol):
@@ -179,14 +179,14 @@ class WritableFile(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock held until released, or its process ends; `was_left_well`: after a clean close."""
+    """A lock held until it is released, or its process ends."""
 
-    was_left_well: bool
+    was_closed_cleanly: bool
 
     def is_held(self) -> bool:
         """Whether the lock excludes other processes: its file was not deleted."""
 
-    def release(self, *, well: bool = False) -> None:
+    def release(self, *, cleanly: bool = False) -> None:
         """Release the lock; can be called repeatedly."""
 
 
@@ -295,12 +295,12 @@ class LocalDisk:
         file = _open(path, _LOCK)
         try:
             if _lock(file):
-                was_left_well = os.read(file, 4096) == _WELL
-                os.ftruncate(file, 0)  # before anything that may fail
+                was_closed_cleanly = os.read(file, 4096) == _CLOSED
+                os.ftruncate(file, 0)  # first, because the next steps may fail
                 os.lseek(file, 0, os.SEEK_SET)
                 with contextlib.suppress(OSError):  # informative only, and a full disk has no space
                     os.write(file, owner.encode())
-                return LocalLock(file, was_left_well=was_left_well)
+                return LocalLock(file, was_closed_cleanly=was_closed_cleanly)
             found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
         except BaseException:
             os.close(file)
@@ -359,7 +359,7 @@ class LocalFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        if self._descriptor >= 0:  # during interpreter shutdown, globals may be gone
+        if self._descriptor >= 0:  # checked first, because globals may be gone at shutdown
             with contextlib.suppress(OSError):
                 self.close()
 
@@ -369,8 +369,8 @@ class LocalLock:
     not share it, because the lock would outlive its owner.
     """
 
-    def __init__(self, descriptor: int, *, was_left_well: bool) -> None:
-        self.was_left_well = was_left_well
+    def __init__(self, descriptor: int, *, was_closed_cleanly: bool) -> None:
+        self.was_closed_cleanly = was_closed_cleanly
         self._descriptor = descriptor
         _held.add(self)
 
@@ -378,16 +378,16 @@ class LocalLock:
         """As `HeldLock.is_held`."""
         return os.fstat(self._descriptor).st_nlink > 0
 
-    def release(self, *, well: bool = False) -> None:
+    def release(self, *, cleanly: bool = False) -> None:
         """As `HeldLock.release`."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             try:
-                if well:
+                if cleanly:
                     with contextlib.suppress(OSError):
                         os.ftruncate(descriptor, 0)
                         os.lseek(descriptor, 0, os.SEEK_SET)
-                        os.write(descriptor, _WELL)
+                        os.write(descriptor, _CLOSED)
             finally:
                 os.close(descriptor)
 
@@ -414,7 +414,7 @@ _BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK)
 if sys.platform == "win32":
     import msvcrt
 
-    _FAR_BYTE = 1 << 30  # locked bytes cannot be read there, and the owner's name must be readable
+    _FAR_BYTE = 1 << 30  # Windows makes locked bytes unreadable, so not those of the owner's name
 
     def _lock(file: int) -> bool:
         os.lseek(file, _FAR_BYTE, os.SEEK_SET)

@@ -97,9 +97,7 @@ def pack_records(
     *,
     is_batch: bool = False,
 ) -> list[Bytes]:
-    """One frame of few records; in pieces if large, so that keys and values are copied only for
-    compression.
-    """
+    """One frame of few records, in pieces if large, so that keys and values are not copied."""
     # Every append runs through here, so the number of calls matters.
     parts, (count, flags, key_bytes), is_large = _columns_of_few(
         ops, keys, values, is_batch=is_batch

@@ -68,9 +68,7 @@ MAX_SEQ = (1 << 63) - 1
 
 
 class Seal(NamedTuple):
-    """The part of a frame's checksum that depends on the log's id: its initial value, and the mask
-    that it is combined with (xor) on disk.
-    """
+    """The part of a frame's checksum that depends on the log's id: initial value, xor mask."""
 
     start: int
     mark: int
@@ -98,8 +96,8 @@ class Seal(NamedTuple):
 
 
 class FrameHeader(NamedTuple):
-    """The header of one frame; `lakelog.wal.scan.Frames` has many. `payload_bytes` is without
-    padding; `first_seq` of a mark is the next record's sequence number, and its `records` 0.
+    """The header of one frame. `payload_bytes` is without padding; `first_seq` of a mark is the
+    next record's sequence number, and its `records` 0.
     """
 
     payload_bytes: int

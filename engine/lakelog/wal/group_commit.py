@@ -30,7 +30,7 @@ from lakelog.wal.encode import (
     pack_records,
 )
 from lakelog.wal.frames import COMMIT
-from lakelog.wal.writer import LOOK, Writer
+from lakelog.wal.writer import UNKNOWN_HINT, Writer
 
 _LEADING_SECONDS = 0.001
 """Seconds for which a leader continues to write the requests of others after its own is done,
@@ -128,7 +128,7 @@ class CommitQueue(Generic[T]):
                     self._leader = None
 
     def _gather(self) -> None:
-        """Wait a little for the threads that were served last."""
+        """Wait briefly for the threads that were served last."""
         now_s = time.perf_counter()
         if self._served_s < _SLOW_SECONDS or now_s - self._served_at_s > self._served_s:
             return
@@ -177,9 +177,9 @@ next parts it has, its key and its value.
 
 
 class Entry(QueuedRequest):
-    """A request of one caller, with its result. It has records (`ops`, `keys`, `values`, or
-    `columns` for a batch), a `part` of a record that the writing thread encodes, or an `action`
-    that it runs; `seq` is 0 until the outcome is known; `changes`: the action modifies the log.
+    """A request with its result: records (`ops`, `keys`, `values`, or `columns`), a `part` of a
+    record that the writing thread encodes, or an `action` that it runs. `seq` is 0 until the
+    outcome is known; `changes`: the action modifies the log.
     """
 
     # Every append creates an entry, so rarely used attributes are class attributes.
@@ -213,7 +213,7 @@ class Entry(QueuedRequest):
         if not self.seq:
             raise OutcomeUnknownError(
                 "a write to the write-ahead log was interrupted",
-                hint=LOOK,
+                hint=UNKNOWN_HINT,
             )
         return self.seq if self.action is None else self.result
 
@@ -258,9 +258,7 @@ class Entry(QueuedRequest):
 
 @dataclass
 class Committer:
-    """Writes requests in order. A segment larger than `segment_bytes` is followed by a new one;
-    there is an fsync every `sync_every` requests (0: never).
-    """
+    """Writes requests in order; an fsync per `sync_every` requests (0: never)."""
 
     writer: Writer
     segment_bytes: int
@@ -270,7 +268,7 @@ class Committer:
     def serve(self, entries: Sequence[Entry]) -> None:
         """Execute all entries; each gets its result."""
         try:
-            for entry in entries:  # every append runs through here, and a generator costs more
+            for entry in entries:  # not `any`, because every append runs through here
                 if entry.action is not None:
                     break
             else:
@@ -402,8 +400,8 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
 
 
 def _encoded(entries: Sequence[Entry]) -> tuple[list[Entry], list[int]]:
-    """The entries, with records in place of parts, and the place of each entry among them. The
-    first entry of a record gets its size in bytes as the result.
+    """The entries with records in place of parts, and each entry's index among them; the first
+    entry of a record gets its size as the result.
     """
     found: list[Entry] = []
     places: list[int] = []

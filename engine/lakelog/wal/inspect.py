@@ -30,9 +30,7 @@ SegmentStatus = Literal["live", "void", "damaged"]
 
 @dataclass(frozen=True)
 class SegmentReport:
-    """One file of a log. `status` is ``live``, ``void`` (truncated) or ``damaged`` (the file or an
-    earlier segment is damaged, so not all of its records are valid).
-    """
+    """One file of a log; ``damaged``: itself or after damage, so records may be invalid."""
 
     path: str
     status: SegmentStatus
@@ -46,8 +44,8 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class WalReport(Displayed):
-    """The files and findings of a log. `records` counts valid records, control marks included; a
-    torn tail of a log in use may be an append in progress; `doubts` are as in `HistoricLog.doubts`.
+    """Files and findings of a log. `records` counts valid records, control marks included; a torn
+    tail of a log in use may be an append in progress.
     """
 
     directory: str
@@ -126,7 +124,7 @@ def _set_aside(directory: str, names: list[str]) -> tuple[str, ...]:
 
 def _segments(verdict: Verdict, modified: Callable[[str], int | None]) -> tuple[SegmentReport, ...]:
     damaged = {segment.path for segment in verdict.lost}
-    found = [_segment(segment, "void", modified) for segment in verdict.void]
+    found = [_segment(segment, "void", modified) for segment in verdict.truncated]
     found += [
         _segment(segment, "live", modified)
         for segment in verdict.live

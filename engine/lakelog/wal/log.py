@@ -175,7 +175,7 @@ class WriteAheadLog(Closing):
                     self._disk,
                     self._directory,
                     strict=strict,
-                    was_left_well=self._lock.was_left_well,
+                    was_closed_cleanly=self._lock.was_closed_cleanly,
                     compression=compression,
                     frame_bytes=frame_bytes,
                     clock=clock,
@@ -413,7 +413,7 @@ class WriteAheadLog(Closing):
             finally:
                 writer.close()
                 if lock is not None:
-                    lock.release(well=writer.poison is None)
+                    lock.release(cleanly=writer.poison is None)
                 self._found = None
                 access.is_closed = True
 
@@ -530,10 +530,9 @@ def _owner() -> str:
 
 
 def append_part(log: WriteAheadLog, op: Op, part: object, encode: Encode) -> tuple[int, int]:
-    """Append a part of a record, which has the parts that other threads append meanwhile too.
-    `encode` makes records of parts, in the thread that writes for all; parts are given to it
-    together if their `op` and `encode` are equal. Returns the sequence number of the record, and
-    its size in bytes; 0 if an earlier part has it. Raises as `WriteAheadLog.append`.
+    """Append a part of a record, which other threads' concurrent parts join if their `op` and
+    `encode` are equal; the thread that writes for all calls `encode`. Returns the record's sequence
+    number and size in bytes, 0 if an earlier part has it.
     """
     entry = Entry.of_part(code_of(op), part, encode)
     return log._write(entry), entry.result  # noqa: SLF001 - for the Ingestor alone, so not a method

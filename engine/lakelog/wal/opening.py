@@ -116,7 +116,7 @@ def open_for_writing(
     directory: str,
     *,
     strict: bool,
-    was_left_well: bool,
+    was_closed_cleanly: bool,
     compression: Compression,
     frame_bytes: int,
     clock: Callable[[], int],
@@ -124,7 +124,7 @@ def open_for_writing(
     is_locked: Callable[[], bool],
 ) -> Opened:
     """Recover a log, and open it at its end. The caller has its lock, as `is_locked` verifies."""
-    verdict = _surveyed(disk, directory, was_left_well=was_left_well)
+    verdict = _surveyed(disk, directory, was_closed_cleanly=was_closed_cleanly)
     if verdict.damage is not None and strict:
         raise verdict.damage
     names = set(disk.list(directory))
@@ -140,8 +140,7 @@ def open_for_writing(
     if verdict.damage is not None:
         lost = {each.path for each in verdict.lost}
         if verdict.live and verdict.live[-1].path not in lost:
-            # The last live segment may be the last one, if the following ones belong to another
-            # log.
+            # The following segments may belong to another log.
             last = verdict.live[-1]
             _made_durable(disk, directory, last, Seal.of(log_id), again=True, cut=False).close()
         place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
@@ -149,16 +148,18 @@ def open_for_writing(
         places = [*(each for each in places if each.path not in unreadable), place]
         end, next_seq = SEGMENT_HEADER_BYTES, place.first_seq
     else:
-        if verdict.unborn is not None:
-            disk.remove(verdict.unborn.path)
+        if verdict.unfinished is not None:
+            disk.remove(verdict.unfinished.path)
             disk.sync_directory(directory)
         if verdict.live:
             last = verdict.live[-1]
             if verdict.tail is not None and not verdict.tail.is_plain:
                 set_aside = (_keep_tail(disk, directory, last, names),)
             end = last.end
-            rewritten = 0 if was_left_well else end - last.durable_end
-            file = _made_durable(disk, directory, last, Seal.of(log_id), again=not was_left_well)
+            rewritten = 0 if was_closed_cleanly else end - last.durable_end
+            file = _made_durable(
+                disk, directory, last, Seal.of(log_id), again=not was_closed_cleanly
+            )
         else:
             places = [SegmentRef(1, f"{directory}/{segment_name(1)}")]
             header = SegmentHeader(log_id, 1, 1, 0, clock())
@@ -194,17 +195,17 @@ def open_for_writing(
     )
     if rewritten > _MANY_BYTES:
         with _closed_on_error(file), contextlib.suppress(UnavailableError):
-            writer.prove()
-    return Opened(writer, replace(verdict, void=()), report)
+            writer.mark_durable()
+    return Opened(writer, replace(verdict, truncated=()), report)
 
 
-def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
-    """A log as `survey` reads it, while a large last segment is synced, which does no harm."""
+def _surveyed(disk: Disk, directory: str, *, was_closed_cleanly: bool) -> Verdict:
+    """A log as `survey` reads it, while a large last segment is synced."""
     with Pool(1, thread_name_prefix="lakelog-wal") as pool:
         syncing: list[Future[None]] = []
 
         def begin(segments: Sequence[Segment]) -> None:
-            if was_left_well and segments and segments[-1].data.size >= _MANY_BYTES:
+            if was_closed_cleanly and segments and segments[-1].data.size >= _MANY_BYTES:
                 with contextlib.suppress(RuntimeError):  # no thread can be started
                     syncing.append(pool.submit(_sync, disk, segments[-1].path))
 
@@ -232,7 +233,7 @@ def _closed_on_error(file: WritableFile) -> Any:
 
 
 def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> str:
-    """Write the bytes to truncate to a separate file."""
+    """Write the bytes that will be truncated to a separate file."""
     target = _free_name(f"{last.path}{_TAIL}", names, directory)
     write_new(disk, target, [last.data.slice(last.end)])
     disk.sync_directory(directory)
@@ -281,28 +282,26 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
 def _remove(
     disk: Disk, directory: str, verdict: Verdict, names: set[str]
 ) -> list[tuple[Segment, str]]:
-    """Delete the files that an interrupted truncation left, and rename the files that an
-    interrupted recovery left to the name given with each.
-    """
-    void = [
+    """Delete files of an interrupted truncation; rename and return those of a recovery."""
+    truncated = [
         each
-        for each in verdict.void
+        for each in verdict.truncated
         if each.header is not None and each.header.log_id == verdict.log_id
     ]
     left = []
-    for each in void:
-        if _is_void_only_by_its_place(each, verdict.truncated_to):
+    for each in truncated:
+        if _has_untruncated_records(each, verdict.truncated_to):
             target = _free_name(each.path, names, directory)
             disk.rename(each.path, target)
             left.append((each, target))
         else:
             disk.remove(each.path)
-    if void:
+    if truncated:
         disk.sync_directory(directory)
     return left
 
 
-def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
+def _has_untruncated_records(segment: Segment, truncated_to: int) -> bool:
     """Whether a segment contains records that were not truncated. If nothing before the damage
     remains, the segment that continues from it follows truncated ones.
     """
@@ -328,8 +327,8 @@ def _left_behind(
 
 
 def _follows(verdict: Verdict) -> int:
-    """The segment that a continuation after damage follows: the last remaining one, or the
-    truncated ones. A segment without a valid frame is removed, with the numbers in its header.
+    """The end that a continuation after damage follows: the last remaining segment's, or the
+    truncation. A segment without a valid frame is removed, with the numbers in its header.
     """
     lost = {each.path for each in verdict.lost}
     stay = [each for each in verdict.live if each.path not in lost or len(each.frames)]

@@ -36,9 +36,7 @@ _Seqs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Contiguous records as columns: sequence numbers (int64), operation codes (uint8), keys and
-    values (``binary``).
-    """
+    """Contiguous records as columns: sequence numbers, operation codes, keys and values."""
 
     seqs: _Seqs
     ops: _Ops

@@ -133,9 +133,7 @@ def code_of(op: str) -> bytes:
 
 
 def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> bytes:
-    r"""Bytes unchanged, text as UTF-8; raises InvalidInputError for others. `what` is ``key`` or
-    ``value``.
-    """
+    r"""Bytes unchanged, text as UTF-8; raises InvalidInputError for others."""
     if type(text) is bytes:
         return text
     if isinstance(text, str):

@@ -59,18 +59,18 @@ class Tail:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Classification of a log's segments: `live` ones with their valid frames, `void` (truncated)
-    ones, an `unborn` last one that never began, the torn `tail`, and `damage` of durable records,
-    if any. After damage, the rest describes what is safe, `lost` the segments from there on, and
-    `next_seq` exceeds every number seen.
+    """Classification of a log's segments: `live` ones with their valid frames, `truncated` ones, an
+    `unfinished` last one without a header, the torn `tail`, and `damage` of durable records. After
+    damage, the rest describes the valid part, `lost` the segments from there on, and `next_seq`
+    exceeds every number seen.
     """
 
     log_id: bytes | None
     live: tuple[Segment, ...]
-    void: tuple[Segment, ...]
+    truncated: tuple[Segment, ...]
     truncated_to: int
     next_seq: int
-    unborn: Segment | None = None
+    unfinished: Segment | None = None
     tail: Tail | None = None
     damage: WalCorruptionError | None = None
     lost: tuple[Segment, ...] = ()
@@ -93,25 +93,24 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     """Classify a log's segments."""
     segments = list(segments)
     log_id = _id_of(segments)
-    unborn, tail = None, None
+    unfinished, tail = None, None
     if segments and segments[-1].header is None and _is_unfinished_header(segments):
-        unborn = segments.pop()
-        tail = Tail(unborn.path, 0, unborn.data.size, 0, 0, "the segment has no header")
+        unfinished = segments.pop()
+        tail = Tail(unfinished.path, 0, unfinished.data.size, 0, 0, "the segment has no header")
     if not segments:
-        return Verdict(None, (), (), 0, 1, unborn, tail)
+        return Verdict(None, (), (), 0, 1, unfinished, tail)
     truncated_to = max(_truncated_to(each, log_id) for each in segments)
-    void = 0
-    while void + 1 < len(segments) and _begins_at(segments[void + 1]) - 1 <= truncated_to:
-        void += 1
-    kept = segments[void:]
+    truncated = 0
+    while truncated + 1 < len(segments) and _begins_at(segments[truncated + 1]) - 1 <= truncated_to:
+        truncated += 1
+    kept = segments[truncated:]
     live: list[Segment] = []
     lost: list[Segment] = []
     damage = None
     for place, each in enumerate(kept):
         damage = _header_problem(live, each, log_id, max(truncated_to, after_seq))
         if damage is not None:
-            # Records that are missing between two segments may be in the first one's remaining
-            # bytes.
+            # Records missing between two segments may be in the remaining bytes of the first one.
             lost = kept[place - 1 if live and damage.path == live[-1].path else place :]
             break
         safe, damage, tail = _examine(each, tail, is_last=place == len(kept) - 1)
@@ -122,10 +121,10 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     verdict = Verdict(
         log_id,
         tuple(live),
-        tuple(segments[:void]),
+        tuple(segments[:truncated]),
         truncated_to,
         live[-1].next_seq if live else truncated_to + 1,
-        unborn,
+        unfinished,
         tail,
         damage,
         tuple(lost),
@@ -140,10 +139,10 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
         "restore the file from a copy; or open the log with strict=False, which "
         "continues after the last safe record and moves the damaged files aside"
     )
-    if unborn is not None:
-        lost.append(unborn)
+    if unfinished is not None:
+        lost.append(unfinished)
     seen = [verdict.next_seq, *(_seen(each, log_id) for each in lost)]
-    return replace(verdict, next_seq=max(seen), unborn=None, tail=None, lost=tuple(lost))
+    return replace(verdict, next_seq=max(seen), unfinished=None, tail=None, lost=tuple(lost))
 
 
 def _id_of(segments: Sequence[Segment]) -> bytes | None:
@@ -170,7 +169,7 @@ def _truncated_to(segment: Segment, log_id: bytes | None) -> int:
 
 
 def _durable_behind(segment: Segment, log_id: bytes | None) -> int:
-    """As `_truncated_to`, for the whole frames after a break."""
+    """The highest number in truncation frames after a break."""
     if segment.header is not None and segment.header.log_id != log_id:
         return 0
     return _marked(segment, segment.followers)
@@ -198,7 +197,7 @@ def _seen(segment: Segment, log_id: bytes | None) -> int:
         return 0
     both = Frames.concat([segment.frames, segment.followers])
     top = int(both.next_seq.max()) if len(both) else 0
-    # lakelog never gives a name beyond the highest number.
+    # lakelog writes no greater name.
     return max(segment.named_seq if segment.named_seq < MAX_SEQ else 0, top)
 
 
@@ -432,7 +431,7 @@ def _torn(each: Segment, safe: Segment) -> Tail:
     )
 
 
-# of a reader, while a writer rotates and truncates
+# Of a reader, while a writer rotates and truncates.
 _ATTEMPTS = 200
 _ATTEMPTS_OF_SAME = 5  # while the list of segments is unchanged
 
@@ -525,7 +524,7 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 
 def _with_unproved_frames(segment: Segment) -> Segment:
-    """A segment of an unknown log: only its frames' sequence numbers count, as used."""
+    """A segment of an unknown log; its frames only show which sequence numbers were used."""
     found = unproved_frames(segment.data)
     follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]
     count = len(found) if follow.all() else int(follow.argmin())

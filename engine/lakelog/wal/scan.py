@@ -37,9 +37,7 @@ _WINDOW_BYTES = 1 << 21  # size of a searched window; keeps temporary arrays sma
 
 @dataclass(frozen=True)
 class Frames:
-    """Headers of frames as columns, created on demand (int64 unless stated otherwise): `offsets` in
-    the segment, `headers` (uint64, four per frame), `unsynced` (uint32, from the trailers).
-    """
+    """Headers of frames as columns: `headers` has four words each, `unsynced` is of trailers."""
 
     offsets: Numbers
     headers: npt.NDArray[np.uint64]
@@ -139,8 +137,8 @@ NO_FRAMES = Frames(
 
 @dataclass(frozen=True)
 class Break:
-    """Why a chain of frames ends before the bytes do: ``zeros`` up to the end, ``short`` (the frame
-    exceeds the end), ``magic`` (no frame begins there) or ``checksum``.
+    """Why a chain of frames ends before the bytes: only zeros follow, a frame exceeds the end
+    (``short``), no frame begins there (``magic``), or ``checksum``.
     """
 
     reason: Literal["zeros", "short", "magic", "checksum"]
@@ -151,7 +149,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Scan:
-    """Contiguous whole frames of a segment, the end of the last, and why there is none after it."""
+    """Contiguous whole frames of a segment, the end of the last one, and why they end there."""
 
     frames: Frames
     end: int
@@ -238,9 +236,7 @@ def _aligned(sizes: Numbers) -> Numbers:
 
 
 def _chain(data: pa.Buffer, start: int) -> Iterator[tuple[Numbers, int]]:
-    """Offsets of frames by their headers alone, each where the previous one ends; in parts that fit
-    in the CPU cache, each with the end of its last frame.
-    """
+    """Offsets of frames by their headers alone, in parts that fit in the CPU cache."""
     at = start
     while True:
         hops, reached = _hop(data, at)

@@ -37,9 +37,8 @@ _NAME = re.compile(r"([0-9]{20})\.wal", re.ASCII)
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment as found on disk. `frames` are contiguous from the header to `end`; `gap` describes
-    why they end before the bytes do (None: they do not); `followers` are whole frames after the
-    gap.
+    """A segment on disk. `frames` are contiguous from the header to `end`; `gap` is why they end
+    before the bytes do, or None; `followers` are whole frames after it.
     """
 
     path: str

@@ -35,10 +35,10 @@ from lakelog.wal.frames import (
 from lakelog.wal.recovery import with_header
 from lakelog.wal.segments import Segment, segment_name
 
-LOOK = "close the log, open it again, and check whether it contains the record"
+UNKNOWN_HINT = "close the log, open it again, and check whether it contains the record"
 """Hint of errors with an unknown outcome."""
 
-_JOINED_BYTES = 1 << 17  # approximate size of the writes that pieces are joined to
+_JOINED_BYTES = 1 << 17  # approximate size of the writes to which pieces are joined
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class SegmentRef:
 
 @dataclass
 class Writer:
-    """Appends to a recovered log. `places` are its segments, oldest first; it writes to the last
-    one (`file`), whose frames end at `end` and are durable to `durable_end`. After a failure that
-    leaves the disk's state unknown, `poison` is the error.
+    """Appends to the last of its segments (`places`, oldest first), whose frames end at `end` and
+    are durable to `durable_end`. After a failure that leaves the disk's state unknown, `poison` is
+    the error.
     """
 
     disk: Disk
@@ -116,7 +116,7 @@ class Writer:
         try:
             written = write_all(self.file, pieces)
         except OSError as cause:
-            self._take_back(start, cause)
+            self._undo_write(start, cause)
             raise UnavailableError(
                 f"the write-ahead log cannot be written: {cause}",
                 path=self.path,
@@ -128,13 +128,13 @@ class Writer:
         self.end += written
         self.next_seq += records
 
-    def prove(self) -> None:
-        """Append a mark that everything before it is durable, which the next process uses."""
+    def mark_durable(self) -> None:
+        """Append a mark that proves to the next process that all bytes before it are durable."""
         seal = self.framing.seal
         mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
         self.write([mark], 0)
 
-    def _take_back(self, start: int, cause: OSError) -> None:
+    def _undo_write(self, start: int, cause: OSError) -> None:
         try:
             self.file.truncate(start)
             self.file.sync()
@@ -143,7 +143,7 @@ class Writer:
             raise OutcomeUnknownError(
                 "a write to the write-ahead log failed, and could not be undone",
                 path=self.path,
-                hint=LOOK,
+                hint=UNKNOWN_HINT,
             ) from cause
         self.durable_end = start
 
@@ -157,7 +157,9 @@ class Writer:
         except OSError as cause:
             self.poison = f"an fsync failed ({cause})"
             raise OutcomeUnknownError(
-                "the write-ahead log may not be durable: an fsync failed", path=self.path, hint=LOOK
+                "the write-ahead log may not be durable: an fsync failed",
+                path=self.path,
+                hint=UNKNOWN_HINT,
             ) from cause
         except BaseException as cause:
             self.poison = f"an fsync failed ({type(cause).__name__})"
@@ -172,7 +174,7 @@ class Writer:
                 "the lock file of the write-ahead log was deleted, so another process may have "
                 "written to the log",
                 path=self.directory,
-                hint=LOOK,
+                hint=UNKNOWN_HINT,
             )
 
     def rotate(self) -> None:
@@ -242,9 +244,9 @@ class Writer:
                 self.write([mark], 0)
                 self.sync()
             self.truncated_to = up_to_seq
-        return self._remove_void()
+        return self._remove_truncated()
 
-    def _remove_void(self) -> list[str]:
+    def _remove_truncated(self) -> list[str]:
         removed: list[str] = []
         try:
             while len(self.places) > 1 and self.places[1].first_seq - 1 <= self.truncated_to:
@@ -309,7 +311,7 @@ def begin_segment(
                 f"a segment could not be created ({cause}), and its partial file could "
                 f"not be removed ({second})",
                 path=place.path,
-                hint=LOOK,
+                hint=UNKNOWN_HINT,
             ) from cause
         raise
     return file

@@ -219,11 +219,7 @@ def _counts(value: Any) -> tuple[int, ...]:
 
 
 def to_bytes(value: Any) -> int:
-    """Parse a size; raises ValueError if invalid.
-
-    >>> to_bytes("128MB"), to_bytes("1 KiB"), to_bytes(7)
-    (134217728, 1024, 7)
-    """
+    """Parse a size; raises ValueError if invalid."""
     return _positive(parse_size(value) if isinstance(value, str) else value)
 
 

@@ -106,9 +106,7 @@ def read_historic(
 
 
 def decode(files: Sequence[tuple[str, bytes]], format: HistoricFormat | None) -> HistoricLog:
-    """Decode the files of a log, given as (path, bytes); raises InvalidInputError if the format is
-    not `format`, cannot be determined, or has one file and there are more.
-    """
+    """Decode (path, bytes) of a log's files; raises InvalidInputError for another format."""
     if format is None:
         return _decode(files, detect(files))
     log = _decode(files, format)
@@ -155,11 +153,7 @@ def detect(files: Sequence[tuple[str, bytes]]) -> HistoricFormat:
 
 
 def historic_names(names: Sequence[str]) -> list[str]:
-    """The names that belong to a historic log, in log order.
-
-    >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
-    ['000009.wal', '000010.wal']
-    """
+    """The names that belong to a historic log, in log order."""
     numbered: dict[int, str] = {}
     for name in sorted(names):
         match = NUMBERED_NAME.fullmatch(name)
@@ -392,8 +386,8 @@ class _Log002:
         return True
 
     def _expected_first(self, data: bytes, end: int, seq: int) -> int:
-        """The first sequence number can be any, because records may have been truncated. If the
-        third record does not follow from it, the first number was changed, not the second.
+        """The first number, which may be any after truncation. If the third record does not follow
+        from it, the first number was changed, not the second.
         """
         second = _record_002(data, end)
         third = second and _record_002(data, second[0])

@@ -336,7 +336,7 @@ def _segment(
     header: SegmentHeader, records: pa.Table, next_seq: int, framing: Framing
 ) -> Iterator[Bytes]:
     """The bytes of the new log. Its frames claim that everything before them is durable, which is
-    true once the file is renamed. All remaining batches are complete.
+    true once the file is renamed.
     """
     yield header.pack()
     seq = header.first_seq
