@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.data import file_opening
+from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import ExternalPathError, InvalidInputError, UnavailableError
-from lakelog.storage import open_store
+from lakelog.storage import bounded, open_store
 from lakelog.storage.containment import External, Reach
 from tests.data.rows import data_file, snapshot_of
 from tests.data.vector_writer import vector_file
@@ -244,10 +244,8 @@ def test_store_options_of_the_table_are_not_passed_to_other_stores(
         calls.append((place, options))
         return open_store("memory://contained")
 
-    monkeypatch.setattr(file_opening, "open_bounded", opened)
-    reading = file_opening.Sources(
-        Reach(location, External(everything=True), SECRET), open_store(".")
-    )
+    monkeypatch.setattr(bounded, "open_bounded", opened)
+    reading = Sources(Reach(location, External(everything=True), SECRET), open_store("."))
     with pytest.raises(lakelog.LakelogError):
         reading.open(path)
     assert calls == ([] if path.startswith("file:") else [(calls[0][0], expected)])

@@ -17,7 +17,7 @@ from typing import cast
 
 import polars as pl
 
-from lakelog.data.files import ReadPlan, location_reach
+from lakelog.data.files import ReadPlan
 from lakelog.data.targets import with_row_counts
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.deletion_vectors import vector_paths
@@ -63,8 +63,8 @@ def clone(
             path=source.table,
             hint="pass the location to lakelog.open instead of a store",
         )
-    reach = location_reach(source)
-    _require_apart(reach.absolute(""), location_reach(target).absolute(""), target.table)
+    reach = source.reach
+    _require_apart(reach.absolute(""), target.reach.absolute(""), target.table)
     files = with_row_counts(snapshot, snapshot.files().collect(), source.store)
     known = with_partition_keys(files, snapshot.table_configuration)
     adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)

@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.data.file_opening import Sources
-from lakelog.data.files import location_reach
 from lakelog.data.layout import partition_texts
 from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
 from lakelog.dialects.base import Dialect
@@ -197,7 +196,7 @@ def _is_hidden(entry: FileEntry) -> bool:
 def _footers(
     log: Log, files: pl.DataFrame, configuration: Mapping[str, str | None]
 ) -> list[_Footer]:
-    sources = Sources(location_reach(log), log.store)
+    sources = Sources(log.reach, log.store)
 
     def read(file: tuple[str, int]) -> _Footer:
         path, size = file

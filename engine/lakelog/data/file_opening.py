@@ -13,7 +13,6 @@ Source: Delta protocol, Add File and Remove File; Per-file Statistics.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, NoReturn
 
@@ -29,9 +28,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.redaction import redact
-from lakelog.storage import LogStore
-from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
-from lakelog.storage.containment import LOCAL, Address, Reach
+from lakelog.storage.bounded import FileLocator, on_local_disk, unbounded
 from lakelog.storage.local import LocalStore, read_small
 
 _SMALL_BYTES = 1 << 18
@@ -40,16 +37,8 @@ _SMALL_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20  # per column that is being read
 
 
-class Sources:
+class Sources(FileLocator):
     """Opens the data files of a table; safe to use from several threads."""
-
-    def __init__(self, reach: Reach, store: LogStore | None) -> None:
-        self._reach = reach
-        if store is None:
-            store = open_bounded(reach.location, reach.storage_options)
-        self._own = store
-        self._others: dict[str, LogStore] = {}
-        self._lock = threading.Lock()
 
     @property
     def is_local(self) -> bool:
@@ -58,14 +47,14 @@ class Sources:
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
         """A seekable reader over a file, by its path in the log; errors as `LogStore.open`."""
-        store, name = self._resolve(path)
+        store, name = self.locate(path)
         return store.open(name, size_bytes)
 
     def parquet(self, path: str, size_bytes: int | None) -> tuple[pq.ParquetFile, bool]:
         """A Parquet file, and whether it is best read a row group at a time; close it with
         ``force=True``. A remote file's columns are fetched together, and kept until the read ends.
         """
-        store, name = self._resolve(path)
+        store, name = self.locate(path)
         source: Any
         disk = unbounded(store)
         is_local = isinstance(disk, LocalStore)
@@ -103,7 +92,7 @@ class Sources:
     def size(self, path: str) -> int | None:
         """Actual length of a file; None if unknown."""
         try:
-            store, name = self._resolve(path)
+            store, name = self.locate(path)
             entry = store.stat(name)
         except LakelogError:
             return None
@@ -119,7 +108,7 @@ class Sources:
     def exists(self, path: str) -> bool:
         """Whether a file exists; True for one outside the table that must not be opened."""
         try:
-            store, name = self._resolve(path)
+            store, name = self.locate(path)
         except ExternalPathError:
             return True
         return store.stat(name) is not None
@@ -127,25 +116,9 @@ class Sources:
     def name(self, path: str) -> str:
         """The file's name in its store, as in the store's errors."""
         try:
-            return self._resolve(path)[1]
+            return self.locate(path)[1]
         except LakelogError:
             return path
-
-    def _resolve(self, path: str) -> tuple[LogStore, str]:
-        """The store of a path, and its name there."""
-        resolved = self._reach.resolve(path)
-        if isinstance(resolved, str):
-            return self._own, resolved
-        return self._other(resolved), resolved.path
-
-    def _other(self, address: Address) -> LogStore:
-        with self._lock:
-            if address.store not in self._others:
-                options = self._reach.options_for(address)
-                local = address.store == LOCAL
-                store = LocalStore(address.root) if local else open_bounded(address.root, options)
-                self._others[address.store] = store
-            return self._others[address.store]
 
 
 def raise_explained(

@@ -19,7 +19,6 @@ import polars as pl
 
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
@@ -235,11 +234,6 @@ def require_single_files(snapshot: LogSnapshot) -> None:
     if not marked.is_empty():
         same = files.filter(pl.col("path").is_in(marked.implode())).collect()
         require_single(same, snapshot.version)
-
-
-def location_reach(log: Log) -> Reach:
-    """The files that paths in a log may refer to."""
-    return Reach(absolute_location(log.table), log.external, log.storage_options)
 
 
 def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:

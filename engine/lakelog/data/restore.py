@@ -16,7 +16,6 @@ from typing import Any
 import polars as pl
 
 from lakelog.data.file_opening import Sources
-from lakelog.data.files import location_reach
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.display import Displayed, size_text
 from lakelog.errors import NotFoundError
@@ -152,7 +151,7 @@ def _require_files(log: Log, added: pl.DataFrame, version: int) -> None:
 
 def _missing(log: Log, paths: pl.Series) -> pl.Series:
     """Paths without a file: few files are looked up one by one, many in a listing."""
-    sources = Sources(location_reach(log), log.store)
+    sources = Sources(log.reach, log.store)
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:
         paths = paths.filter(~(own & paths.is_in(listed_files(log)["path"].implode())))

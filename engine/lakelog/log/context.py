@@ -27,7 +27,8 @@ from lakelog.input_validation import require_int
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
-from lakelog.storage.containment import NOTHING, External
+from lakelog.storage.containment import NOTHING, External, Reach
+from lakelog.storage.resolve import absolute_location
 
 Timestamp = int | str | dt.datetime | dt.date
 
@@ -115,6 +116,11 @@ class Log:
     def table(self) -> str:
         """Location of the table, for messages."""
         return self.store.root
+
+    @property
+    def reach(self) -> Reach:
+        """The locations that paths in the log may refer to."""
+        return Reach(absolute_location(self.table), self.external, self.storage_options)
 
     def list_latest(self) -> LogListing:
         """A listing that is sufficient for the latest version; may begin at a checkpoint."""

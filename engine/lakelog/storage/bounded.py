@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from lakelog.errors import InvalidInputError, LakelogError, ReadTimeoutError
 from lakelog.storage.base import FileEntry, FileWrapper, LogStore, StoreWrapper, observed
+from lakelog.storage.containment import LOCAL, Reach
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import Fetch, Range, RangedFile
 from lakelog.storage.resolve import open_store
@@ -198,6 +199,35 @@ def open_bounded(
 ) -> BoundedStore:
     """The store of a location, within limits; arguments and errors as `open_store`."""
     return BoundedStore(open_store(location, storage_options), limits, by_location=True)
+
+
+class FileLocator:
+    """Locates the files that a table's log names, in the table's own store and in others; safe to
+    use from several threads.
+    """
+
+    def __init__(self, reach: Reach, store: LogStore | None) -> None:
+        self._reach = reach
+        if store is None:
+            store = open_bounded(reach.location, reach.storage_options)
+        self._own = store
+        self._others: dict[str, LogStore] = {}
+        self._lock = threading.Lock()
+
+    def locate(self, path: str) -> tuple[LogStore, str]:
+        """The store of a path in the log, and the file's name there. Raises ExternalPathError for a
+        file outside of the table's folder that may not be opened.
+        """
+        found = self._reach.resolve(path)
+        if isinstance(found, str):
+            return self._own, found
+        with self._lock:
+            if found.store not in self._others:
+                options = self._reach.options_for(found)
+                local = found.store == LOCAL
+                store = LocalStore(found.root) if local else open_bounded(found.root, options)
+                self._others[found.store] = store
+            return self._others[found.store], found.path
 
 
 def bounded(store: LogStore) -> BoundedStore | None:
