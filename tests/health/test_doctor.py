@@ -189,6 +189,15 @@ def test_unused_data_files_are_counted_on_request(tmp_path: Path) -> None:
     assert "data-files" not in kinds(table, files=True)
 
 
+def test_data_of_a_table_that_lakelog_cannot_write_is_examined(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    made.commit(0, protocol(1, 7, writerFeatures=["future"]), metadata())
+    made.commit(1, add("a"))
+    report = examined(made.table, files=True)
+    assert [f.kind for f in report.problems] == ["data-missing"]
+    assert report.measures.vacuum_files is None
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_missing_and_other_data_files_are_one_finding_of_each_kind(
     tmp_path: Path, form: str

@@ -118,7 +118,8 @@ class TableFacts:
         cleanup_files: Log files that cleanup would delete.
         cleanup_bytes: Their size.
         cleanup_blocked: Why cleanup keeps everything because of a problem, or None.
-        vacuum_files: Data files that vacuum would delete; None if the data was not listed.
+        vacuum_files: Data files that vacuum would delete; None if the data was not listed, or
+            lakelog cannot write the table.
         vacuum_bytes: Their size, or None.
         refusals: Clients that are known not to support a feature of the table.
         feature_removal: How a feature is removed from the table; None if it cannot be.

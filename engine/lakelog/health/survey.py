@@ -6,6 +6,7 @@ partition values and deletion vectors are read, and row counts only if a file ha
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -84,8 +85,9 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
             listed = listed_files(log)
             damage += _of_data(log, listed)
             if log.dialect.has_rows:
-                vacuum = Vacuum(log).plan_of([listed])
-                more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
+                with contextlib.suppress(UnsupportedError):  # of a table that only others write
+                    vacuum = Vacuum(log).plan_of([listed])
+                    more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
     except InvalidInputError as error:
         damage.append(Damage("property", f"{error.path}: {error.message}", "correct the property"))
     small_bytes = target * 3 // 4
