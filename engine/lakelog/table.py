@@ -1501,9 +1501,12 @@ class Table:
 
         Args:
             plan: True returns a plan, whose ``apply()`` repairs the log. False does both.
-            check_files: Check that every live file exists with the recorded length, and that its
-                deletion vector exists; not those outside of the table's folder, as in a clone.
+            check_files: Check that every live file exists with the recorded length, and that the
+                files of deletion vectors exist and are long enough. Files outside of the table's
+                folder, as in a clone, are checked if ``allow_external`` of `lakelog.open` allows
+                them, and otherwise counted (``unchecked_files``).
             remove_missing: Remove missing files from the table, in one commit; their rows are lost.
+                Deletion vectors and files that were not checked are never removed.
             inventory: Files of the table's folder, as for `vacuum`; files that it lacks are looked
                 up.
             strict: Raise an error before anything is changed if a problem cannot be repaired.
@@ -1533,7 +1536,10 @@ class Table:
 
         Args:
             files: Also list the data: find live files that are missing or have another length, and
-                count those that vacuum would delete.
+                files of deletion vectors that are missing or too short; count the files that
+                vacuum would delete. Files outside of the table's folder are checked if
+                ``allow_external`` of `lakelog.open` allows them, and otherwise counted in a
+                warning.
 
         Returns:
             A report: ``findings``, ``problems`` (errors and warnings), ``to_polars()``, and the

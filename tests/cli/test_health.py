@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,37 @@ def test_doctor_exits_with_3_if_the_table_cannot_be_examined(lakelog: Any, tmp_p
     damaged = lakelog("doctor", path, "--output", "json")
     assert damaged.code == 3
     assert [found["kind"] for found in json.loads(damaged.text)] == ["log-damaged"]
+
+
+def test_files_of_a_clone_are_checked_if_its_source_is_allowed(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    library.write(source, pl.DataFrame({"id": [1]}), upkeep=False)
+    library.open(source).clone(clone)
+    plain = lakelog("doctor", clone)
+    assert plain.code == 0
+    assert "nothing needs doing in the log; the data files were not checked" in plain.text
+    unchecked = lakelog("doctor", clone, "--files", "--output", "json")
+    assert unchecked.code == 1
+    (found,) = json.loads(unchecked.text)
+    assert (found["kind"], found["num_files"]) == ("external-unchecked", 1)
+    assert "1 live file outside of the table's folder was not checked" in found["problem"]
+    assert found["problem"][:40] in lakelog("doctor", clone, "--files").text
+    unchecked = lakelog("repair", clone, "--check-files", "--output", "json")
+    assert unchecked.code == 1
+    (row,) = json.loads(unchecked.text)
+    assert (row["kind"], row["action"], row["num_files"]) == ("external-unchecked", "check", 1)
+    allowed = ("--allow-external", source)
+    checked = lakelog("doctor", clone, "--files", *allowed)
+    assert checked.code == 0
+    assert checked.text.rstrip().endswith("nothing needs doing")
+    assert lakelog("repair", clone, "--check-files", *allowed).code == 0
+    next(source.glob("*.parquet")).unlink()
+    (found,) = json.loads(lakelog("doctor", clone, "--files", *allowed, "-o", "json").text)
+    assert found["kind"] == "data-missing"
+    (row,) = json.loads(lakelog(*shlex.split(found["remedy"])[1:], "-o", "json").text)
+    assert (row["kind"], row["action"]) == ("data-missing", "refuse")
 
 
 def test_report_writes_the_page(lakelog: Any, table: str, tmp_path: Path) -> None:

@@ -21,9 +21,12 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.storage import open_store
+from lakelog.storage.base import FileEntry
+from lakelog.storage.local import LocalStore
 from lakelog.testing import InjectingStore, Rule
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from tests.data.rows import commit_info
+from tests.handmade import Handmade, add
 
 ROWS = pl.DataFrame(
     {"id": [1, 2, 3, 4], "p": ["a b", "a b", "50%", None], "x": [1.5, 2.5, 3.5, 4.5]}
@@ -96,6 +99,136 @@ def test_clone_uses_the_deletion_vectors_of_its_source(tmp_path: Path) -> None:
     assert rows(again).equals(rows(clone))
     assert clone.restore(0).version == 2
     assert rows(clone).equals(expected)
+
+
+def problems(table: Table) -> dict[str, tuple[int | None, tuple[str, ...]]]:
+    """Number of files and their names by kind, of the doctor's findings of files."""
+    found = table.doctor(files=True).findings
+    return {
+        f.kind: (f.num_files, tuple(path.rsplit("/", 1)[-1] for path in f.paths))
+        for f in found
+        if f.num_files
+    }
+
+
+def clone_with_vectors(tmp_path: Path) -> Table:
+    """A clone of 4 files in two partitions, of which two share a file of deletion vectors."""
+    many = pl.DataFrame({"id": range(20_000), "p": [0, 1] * 10_000})
+    features = {"delta.enableDeletionVectors": "true"}
+    lakelog.write(tmp_path / "t", many, partition_by=["p"], configuration=features, upkeep=False)
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    table.delete("id % 7 > 3")
+    table.append(many.head(2))
+    return table.clone(tmp_path / "clone", upkeep=False)
+
+
+def test_files_of_a_source_are_checked_if_they_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = clone_with_vectors(tmp_path)
+    looked_up: list[str] = []
+    stat = LocalStore.stat
+
+    def counted(store: LocalStore, path: str) -> FileEntry | None:
+        looked_up.append(path)
+        return stat(store, path)
+
+    monkeypatch.setattr(LocalStore, "stat", counted)
+    for table in (clone, lakelog.open(tmp_path / "clone", allow_external=True)):
+        report, plan = table.doctor(files=True), table.repair(check_files=True)
+        assert (report.measures.unchecked_files, plan.unchecked_files) == (0, 0)
+        assert problems(table) == {}
+        assert plan.is_clean
+    assert not [p for p in looked_up if p.endswith((".parquet", ".bin"))]  # listings show them
+    first, other = sorted((tmp_path / "t" / "p=0").glob("*.parquet"))
+    first.unlink()
+    other.write_bytes(other.read_bytes()[:-1])
+    (vector,) = (tmp_path / "t").rglob("*.bin")
+    vector.write_bytes(vector.read_bytes()[:-1])
+    assert problems(clone) == {
+        "data-missing": (1, (first.name,)),
+        "data-length": (1, (other.name,)),
+        "vector-length": (1, (vector.name,)),
+    }
+    remedies = [f.remedy for f in clone.doctor(files=True).findings if f.severity == "error"]
+    allowed = f"--allow-external=file:///{str(tmp_path / 't').strip('/')}"
+    assert remedies == [f"lakelog repair {tmp_path / 'clone'} --check-files {allowed}"] * 3
+    vector.unlink()
+    assert problems(clone)["vector-missing"] == (1, (vector.name,))
+    found = clone.repair(check_files=True).findings
+    kinds = ["data-missing", "data-length", "vector-missing"]
+    assert found["kind"].to_list() == kinds
+    done = clone.repair(plan=False, remove_missing=True)
+    assert done.repaired["kind"].to_list() == ["data-missing"]
+    assert done.left["kind"].to_list() == kinds[1:]
+    assert clone.snapshot().num_files() == 3
+
+
+def test_files_of_a_source_that_is_not_allowed_are_counted_as_unchecked(tmp_path: Path) -> None:
+    clone_with_vectors(tmp_path)
+    for path in (tmp_path / "t").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    table = lakelog.open(tmp_path / "clone", upkeep=False)
+    health = table.doctor(files=True)
+    (found,) = (f for f in health.problems if f.kind == "external-unchecked")
+    assert (found.severity, found.num_files, health.measures.unchecked_files) == ("warning", 5, 5)
+    text = "4 live files and 1 deletion vector file outside of the table's folder were not checked"
+    assert text in found.problem
+    assert text in str(health)
+    assert "allow_external" in found.problem
+    plan = table.repair(check_files=True)
+    assert (plan.is_clean, plan.unchecked_files) == (False, 5)
+    assert plan.findings.select("kind", "action", "num_files").rows() == [
+        ("external-unchecked", "check", 5)
+    ]
+    assert text in str(plan)
+    for strict in (False, True):
+        report = table.repair(plan=False, remove_missing=True, strict=strict)
+        assert (report.version, report.repaired.height, report.unchecked_files) == (None, 0, 5)
+        assert report.left["kind"].to_list() == ["external-unchecked"]
+        assert "5 files outside of the table" in str(report)
+    assert table.version() == 0
+
+
+def test_missing_files_are_not_removed_if_their_folder_may_not_be_reachable(
+    tmp_path: Path,
+) -> None:
+    clone = clone_with_vectors(tmp_path)
+    first, _ = (tmp_path / "t" / "p=0").glob("*.parquet")
+    first.unlink()
+    (tmp_path / "t" / "p=1").rename(tmp_path / "elsewhere")  # as a mount that is not there
+    report = clone.repair(plan=False, remove_missing=True)
+    assert [p.rsplit("/", 1)[-1] for p in report.repaired["path"]] == [first.name]
+    assert report.left["kind"].to_list() == ["data-missing"] * 2
+    assert all("may not be reachable" in why for why in report.left["why"])
+    (tmp_path / "elsewhere").rename(tmp_path / "t" / "p=1")
+    assert clone.repair(check_files=True).is_clean
+    assert clone.snapshot().num_files() == 3
+
+
+def test_absolute_paths_into_the_own_folder_are_checked_and_paths_out_of_it_are_not(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "t"
+    (tmp_path / "x").write_bytes(b"x")
+    made = Handmade(root).start(add(f"file:{root}/a"), add(f"{root}/d/b"), add("../x"))
+    (root / "a").write_bytes(b"x")
+    (root / "d").mkdir()
+    (root / "d" / "b").write_bytes(b"x")
+    for allowed in (False, True):
+        table = lakelog.open(root, allow_external=allowed, upkeep=False)
+        assert problems(table) == {"external-unchecked": (1, ("x",))}
+    (root / "d" / "b").write_bytes(b"xx")
+    (root / "a").unlink()
+    assert problems(made.table) == {
+        "data-missing": (1, ("a",)),
+        "data-length": (1, ("b",)),
+        "external-unchecked": (1, ("x",)),
+    }
+    report = table.repair(plan=False, remove_missing=True)
+    assert report.repaired["path"].to_list() == [f"file:{root}/a"]
+    assert sorted(table.snapshot().files().collect()["path"]) == ["../x", f"{root}/d/b"]
 
 
 def test_earlier_version_is_cloned(tmp_path: Path) -> None:

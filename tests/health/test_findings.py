@@ -27,6 +27,13 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
         ({"damage": (Damage(kind, "x", "y", 1, ("p",)),)}, {}, "error", kind, "repair")
         for kind in ("data-missing", "data-length", "vector-missing", "vector-length")
     ),
+    (
+        {"damage": (Damage("external-unchecked", "x", "y", 1, ("p",)),)},
+        {},
+        "warning",
+        "external-unchecked",
+        None,
+    ),
     ({"tail_commits": 20}, {"tail_commits": 19}, "warning", "checkpoint-missing", "checkpoint"),
     (
         {"tail_commits": 3, "tail_bytes": 64 << 20, "checkpoint_version": 9},

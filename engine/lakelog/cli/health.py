@@ -12,7 +12,7 @@ from lakelog.cli.watch import open_metered, progress
 _files = click.option(
     "--files",
     is_flag=True,
-    help="Also list the data: find missing files, and count those that vacuum deletes.",
+    help="Also list the data: find missing and damaged files, and count those that vacuum deletes.",
 )
 
 
@@ -20,11 +20,13 @@ _files = click.option(
     epilog=examples(
         "lakelog doctor orders",
         "lakelog doctor orders --files",
+        "lakelog doctor clone --files --allow-external orders",
         "lakelog doctor s3://bucket/orders --output json",
     )
 )
 @options.target
 @_files
+@options.external
 @options.output
 @options.debug
 def doctor(target: Target, files: bool, output: Output) -> int:
@@ -57,6 +59,7 @@ def doctor(target: Target, files: bool, output: Output) -> int:
 @options.target
 @click.option("--out", required=True, metavar="FILE", help="The page; a file on local disk.")
 @_files
+@options.external
 @options.output
 @options.debug
 def report(target: Target, out: str, files: bool, output: Output) -> None:

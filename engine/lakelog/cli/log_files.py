@@ -184,8 +184,10 @@ def _verify_facts(report: VerifyReport) -> list[tuple[str, str]]:
 @click.option(
     "--check-files",
     is_flag=True,
-    help="Search for missing live files and deletion vectors, and files of another length.",
+    help="Search for live files that are missing or have another length, and for missing or "
+    "truncated deletion vectors.",
 )
+@options.external
 @click.option(
     "--remove-missing",
     is_flag=True,
@@ -226,7 +228,8 @@ def repair(
     columns: tuple[str, ...] = ("action", "kind", "path", "version", "problem", "why")
     if isinstance(found, RepairPlan):
         is_clean = found.is_clean
-        summary = ["no problem was found" if is_clean else PLANNED]
+        unlisted = "" if check_files or remove_missing else " in the log; see --check-files"
+        summary = [f"no problem was found{unlisted}" if is_clean else PLANNED]
         rows = found.findings
     else:
         is_clean = not found.left.height

@@ -26,6 +26,7 @@ FAILURE_CODE = "lakelog.failure_code"
 """Key of the exit code of errors other than invalid usage, in the metadata of a context."""
 
 _READ_TIMEOUT = "lakelog.read_timeout"
+_ALLOW_EXTERNAL = "lakelog.allow_external"
 _MOST_ROWS = (1 << 32) - 1  # of a frame of Polars
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SHORT_UNITS = {
@@ -47,6 +48,11 @@ def _read_timeout() -> float | None:
     return DEFAULT_TIMEOUT_S if given is None else float(given) or None
 
 
+def _allow_external() -> tuple[str, ...]:
+    context = click.get_current_context(silent=True)
+    return () if context is None else tuple(context.meta.get(_ALLOW_EXTERNAL, ()))
+
+
 @dataclass(frozen=True)
 class Target:
     """The table of a command."""
@@ -54,6 +60,7 @@ class Target:
     path: str
     storage_options: dict[str, Any]
     read_timeout: float | None = field(default_factory=_read_timeout)
+    allow_external: tuple[str, ...] = field(default_factory=_allow_external)
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,23 @@ def _read_timeout_option(command: _F) -> _F:
         callback=keep,
         help="Time-out of a read without progress; 0 disables it. Default: the table's property, "
         "otherwise 30.",
+    )(command)
+
+
+def external(command: _F) -> _F:
+    """``--allow-external``, which `Target` takes from the context."""
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> None:
+        context.meta[_ALLOW_EXTERNAL] = value
+
+    return click.option(
+        "--allow-external",
+        multiple=True,
+        metavar="FOLDER",
+        expose_value=False,
+        callback=keep,
+        help="Also check files below this folder or URL outside of the table's folder, such as "
+        "those of the source of a clone; repeatable.",
     )(command)
 
 

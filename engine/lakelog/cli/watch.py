@@ -43,7 +43,12 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
     from lakelog.cli.metered_store import MeteredStore
     from lakelog.table import Table
 
-    table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
+    table = lakelog.open(
+        target.path,
+        target.storage_options,
+        allow_external=target.allow_external,
+        read_timeout=target.read_timeout,
+    )
     meter = Meter()
     log = table.log
     metered = replace(log, store=MeteredStore(log.store, meter))

@@ -53,8 +53,11 @@ _SKEW_BYTES_LEAST = 1 << 30
 """The largest partition, compared with the median one: below 1 GiB, skew costs little."""
 
 
-_FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length")
+UNCHECKED = "external-unchecked"
+_FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length", UNCHECKED)
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
+
+_UNLISTED = " in the log; the data files were not checked"
 
 _FINDINGS_SCHEMA = pl.Schema(
     {
@@ -121,6 +124,9 @@ class TableFacts:
         vacuum_files: Data files that vacuum would delete; None if the data was not listed, or
             lakelog cannot write the table.
         vacuum_bytes: Their size, or None.
+        unchecked_files: Live files and files of deletion vectors outside of the table's folder that
+            were not checked; None if the data was not listed.
+        external_folders: Folders outside of the table's folder whose files may be checked.
         refusals: Clients that are known not to support a feature of the table.
         feature_removal: How a feature is removed from the table; None if it cannot be.
     """
@@ -154,6 +160,8 @@ class TableFacts:
     cleanup_blocked: str | None = None
     vacuum_files: int | None = None
     vacuum_bytes: int | None = None
+    unchecked_files: int | None = None
+    external_folders: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     feature_removal: str | None = None
 
@@ -230,7 +238,8 @@ class HealthReport(Displayed):
             if each.remedy is not None:
                 rows.append(("", each.remedy))
         if not self.problems:
-            rows.append(("result", "nothing needs doing"))
+            unlisted = self.measures.unchecked_files is None
+            rows.append(("result", f"nothing needs doing{_UNLISTED if unlisted else ''}"))
         return rows
 
 
@@ -248,8 +257,11 @@ def _damage(facts: TableFacts) -> Iterator[Finding]:
     for kind, problem, why, num_files, paths in facts.damage:
         text = problem if why is None else f"{problem}; {why}"
         if kind in _FILE_KINDS:
-            remedy = facts.command("repair", "--check-files")
-            yield Finding(ERROR, kind, text, remedy, num_files, paths)
+            is_unchecked = kind == UNCHECKED
+            allowed = [f"--allow-external={folder}" for folder in facts.external_folders]
+            listing = facts.command("repair", "--check-files", *allowed)
+            severity, remedy = (WARNING, None) if is_unchecked else (ERROR, listing)
+            yield Finding(severity, kind, text, remedy, num_files, paths)
         else:
             severity = ERROR if kind in {"log", "checkpoint", "property", "files"} else WARNING
             command = facts.command("repair", "--apply") if why is None else None

@@ -25,7 +25,14 @@ from lakelog.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from lakelog.health.findings import Damage, HealthReport, Refusal, TableFacts, findings
+from lakelog.health.findings import (
+    UNCHECKED,
+    Damage,
+    HealthReport,
+    Refusal,
+    TableFacts,
+    findings,
+)
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.version_checksum import compare_checksum_file
@@ -70,6 +77,13 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
     damage += [*_of_checksum(snapshot), *_of_files(snapshot)]
     options = CheckpointOptions()
     more: dict[str, Any] = {}
+    listed: pl.DataFrame | None = None
+    if files:
+        listed = listed_files(log)
+        of_data = list(_of_data(log, listed))
+        damage += of_data
+        more["unchecked_files"] = sum(d.num_files or 0 for d in of_data if d.kind == UNCHECKED)
+        more["external_folders"] = tuple(redact(str(each)) for each in log.external.folders)
     target = size_of(None)
     try:
         target = size_of(metadata.configuration.get(SIZE_PROPERTY))
@@ -81,13 +95,10 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
             "cleanup_bytes": cleanup.size_bytes,
             "cleanup_blocked": cleanup.why if blocked else None,
         }
-        if files:
-            listed = listed_files(log)
-            damage += _of_data(log, listed)
-            if log.dialect.has_rows:
-                with contextlib.suppress(UnsupportedError):  # of a table that only others write
-                    vacuum = Vacuum(log).plan_of([listed])
-                    more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
+        if listed is not None and log.dialect.has_rows:
+            with contextlib.suppress(UnsupportedError):  # of a table that only others write
+                vacuum = Vacuum(log).plan_of([listed])
+                more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
     except InvalidInputError as error:
         damage.append(Damage("property", f"{error.path}: {error.message}", "correct the property"))
     small_bytes = target * 3 // 4
@@ -185,9 +196,12 @@ def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
     for kind, group in groupby(diagnose_files(log, listed, remove=False), lambda each: each.kind):
         first, *others = group
         paths = tuple(redact(each.path) for each in (first, *others[: _EXAMPLES - 1]))
-        count = 1 + len(others)
+        count = first.num_files + len(others)
         more = f" ({count:,} in all, also {', '.join(paths[1:])})" if others else ""
-        yield Damage(kind, f"{paths[0]}: {first.problem}{more}", first.why, count, paths)
+        text = f"{paths[0]}: {first.problem}{more}"
+        if kind == UNCHECKED:
+            text = f"{first.problem}, such as {paths[0]}"
+        yield Damage(kind, text, first.why, count, paths)
 
 
 def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:

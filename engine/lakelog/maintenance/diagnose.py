@@ -17,6 +17,8 @@ kind                problem                                  repaired by
 ``vector-missing``  a deletion vector's file does not exist  not repaired
 ``vector-length``   it is too short for the vectors that     not repaired
                     the log records in it
+``external-         files outside of the table's folder      not repaired: the caller has to allow
+unchecked``         were not checked                         their location
 ==================  =======================================  ======================================
 
 A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
@@ -39,7 +41,7 @@ from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import (
     CorruptionError,
-    InvalidPathError,
+    ExternalPathError,
     LakelogError,
     NotFoundError,
     UnsupportedError,
@@ -51,23 +53,38 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum_file
+from lakelog.maintenance.vacuum import of_entries
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
-from lakelog.storage.containment import ABSOLUTE
+from lakelog.storage.bounded import FileLocator
+from lakelog.storage.containment import SCHEME
 from lakelog.telemetry import Progress
 from lakelog.threads import Pool
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
+CHECK = "check"
 _THREADS = 16
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
 _WHY_MISSING = "restore it, or request its removal: its rows are then permanently lost"
 _WHY_REMOVED = "its rows are lost in any case; readers fail until it is removed"
+_WHY_UNREACHED = (
+    "its folder is outside of the table's folder, and no file was found in it: it may not be "
+    "reachable from here; restore the file, or remove it with Transaction.remove"
+)
+_WHY_UNCHECKED = (
+    "if you trust their location, allow it: lakelog.open(…, allow_external=[…]), or "
+    "--allow-external on the command line; paths with a part '..' are always refused"
+)
 _COPY = "restore it from a copy, or the table to a version before it"
 _WHY_UNREADABLE = f"its rows cannot be read: {_COPY}"
 _WHY_KEPT = (
     f"the rows of its data files cannot be read: {_COPY}; no repair drops it, because the rows "
     "that it deletes would be visible again"
 )
+_ABSOLUTE_FOLDER = f"(?s)^((?:{SCHEME})?/(?:.*/)?)"
+_NOT_CHECKED = -1
+"""In place of the length of a file that may not be opened."""
+
 _VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes")
 _VECTOR_END = (
     pl.col("dvOffset").fill_null(0).cast(pl.Int64)
@@ -81,8 +98,9 @@ four bytes of checksum (Delta protocol, Deletion Vector File Storage Format).
 
 class Finding(NamedTuple):
     """One problem. `kind`: see the module; `action`: ``write`` (write again), ``delete``,
-    ``remove`` (from the table), ``refuse`` (no correct repair) or ``keep`` (nothing to do); `why`:
-    reason for the action.
+    ``remove`` (from the table), ``refuse`` (no correct repair), ``check`` (not checked, as it is
+    not allowed) or ``keep`` (nothing to do); `why`:
+    reason for the action; `num_files`: number of files that it is about.
     """
 
     kind: str
@@ -91,6 +109,7 @@ class Finding(NamedTuple):
     problem: str
     action: str
     why: str
+    num_files: int = 1
     checkpoint: Checkpoint | None = None
 
 
@@ -114,13 +133,13 @@ def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> I
         reason = report.reason or "its content differs"
         if report.verdict == "unprovable":
             why = "it is valid, and the files that would verify it were not found"
-            yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint)
+            yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint=checkpoint)
         elif report.verdict != "proved":
             problem = f"it is {report.verdict}: {reason}"
             invalid = _why_refused(log, report)
             action = WRITE if invalid is None else REFUSE
             why = invalid or "replay of older files rebuilds its version, with one table id"
-            yield Finding("checkpoint", path, version, problem, action, why, checkpoint)
+            yield Finding("checkpoint", path, version, problem, action, why, checkpoint=checkpoint)
     progress("verify", count, count)
 
 
@@ -203,7 +222,7 @@ def diagnose_pointer(
         yield Finding("pointer", path, pointed, problem, REFUSE, why)
     else:
         why = "the pointer is only a hint, and the checkpoint that it will name is complete"
-        yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
+        yield Finding("pointer", path, newest.version, problem, WRITE, why, checkpoint=newest)
 
 
 def _contradiction(
@@ -271,10 +290,11 @@ def diagnose_checksums(
 
 
 def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[Finding]:
-    """Live files that do not exist or have another length, and deletion vectors whose file does not
-    exist or is too short for them; ordered by kind.
+    """Live files that do not exist or have another length, deletion vectors whose file does not
+    exist or is too short for them, and how many files were not checked; ordered by kind.
 
-    The `listed_files` may be older than the version: what they lack is looked up.
+    The `listed_files` may be older than the version: what they lack is looked up. Files outside of
+    the table's folder are looked up if the log's `External` allows them.
     """
     snapshot = LogSnapshot.open(log)
     version = snapshot.version
@@ -288,12 +308,16 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
         live.select("path", "size", is_vector=pl.lit(value=False)),
         vectors.group_by("path").agg(pl.max("size"), is_vector=pl.lit(value=True)),
     ]
-    found = _deviating(log, pl.concat(wanted), listed)
+    deviating = _deviating(log, pl.concat(wanted), listed)
+    is_unchecked = (pl.col("found") == _NOT_CHECKED).fill_null(value=False)
+    unchecked, found = deviating.filter(is_unchecked), deviating.filter(~is_unchecked)
     data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
-    missing = data.filter(pl.col("found").is_null())["path"]
-    for path in missing:
-        why = _WHY_REMOVED if remove else _WHY_MISSING
-        action = REMOVE if remove else REFUSE
+    absent = data.filter(pl.col("found").is_null())
+    missing = absent["path"]
+    for path, is_reached in absent.select("path", "is_reached").rows():
+        action, why = REFUSE, _WHY_MISSING
+        if remove:
+            action, why = (REMOVE, _WHY_REMOVED) if is_reached else (REFUSE, _WHY_UNREACHED)
         yield Finding("data-missing", path, version, "a live file was not found", action, why)
     for path, size, length in data.select("path", "size", "found").drop_nulls().rows():
         problem = f"a live file has {length:,} bytes, and the log records {size:,}"
@@ -310,26 +334,89 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
             f"records in it need {size:,}"
         )
         yield Finding("vector-length", path, version, problem, REFUSE, _WHY_KEPT)
+    if unchecked.height:
+        num_vectors = int(unchecked["is_vector"].sum())
+        counts = {"live": unchecked.height - num_vectors, "deletion vector": num_vectors}
+        texts = (
+            f"{count:,} {what} file{'' if count == 1 else 's'}"
+            for what, count in counts.items()
+            if count
+        )
+        were = "was" if unchecked.height == 1 else "were"
+        problem = f"{' and '.join(texts)} outside of the table's folder {were} not checked"
+        yield Finding(
+            "external-unchecked",
+            unchecked["path"][0],
+            version,
+            problem,
+            CHECK,
+            _WHY_UNCHECKED,
+            unchecked.height,
+        )
 
 
 def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """Of the files below the table's folder, those that do not exist, or not with the recorded
-    ``size``, which vectors may exceed; and the length that was ``found``. Sorted by path.
+    """The files that do not exist, or not with the recorded ``size``, which vectors may exceed; and
+    the length that was ``found``, or `_NOT_CHECKED`. A file that does not exist may be removed from
+    the table if ``is_reached``. Sorted by path.
     """
+    locator = FileLocator(log.reach, log.store)
 
     def length(path: str) -> int | None:
         try:
-            entry = log.store.stat(path)
-        except InvalidPathError:
-            return None
+            store, name = locator.locate(path)
+            entry = store.stat(name)
+        except ExternalPathError:
+            return _NOT_CHECKED
         return None if entry is None else entry.size_bytes
 
-    size, found = pl.col("size"), pl.col("found")
+    def list_folder(folder: str) -> _Folder:
+        try:
+            store, name = locator.locate(f"{folder}file")
+        except ExternalPathError:
+            return _Folder(folder, None, False, None)
+        inside = name.removesuffix("file")
+        if store is log.store:
+            return _Folder(folder, inside, True, None)
+        (files,) = of_entries([store.list_from(inside.rstrip("/"))])
+        return _Folder(
+            folder, folder, files.height > 0, files.with_columns(path=folder + pl.col("path"))
+        )
+
+    path, size, found = pl.col("path"), pl.col("size"), pl.col("found")
     agrees = pl.when("is_vector").then(found >= size).otherwise(found == size)
     differs = found.is_null() | ~agrees.fill_null(value=True)
-    wanted = wanted.filter(~pl.col("path").str.contains(ABSOLUTE))
-    entries = listed.select("path", found="size_bytes").unique("path", keep="last")
-    doubtful = wanted.join(entries, on="path", how="left").filter(differs).sort("path")
+    wanted = wanted.with_columns(folder=path.str.extract(_ABSOLUTE_FOLDER))
     with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:
-        lengths = list(pool.map(length, doubtful["path"]))
-    return doubtful.with_columns(found=pl.Series(lengths, dtype=pl.Int64)).filter(differs)
+        folders = list(pool.map(list_folder, wanted["folder"].drop_nulls().unique()))
+        outside = [each.files for each in folders if each.files is not None]
+        entries = pl.concat([listed, *outside]).select("path", found="size_bytes")
+        known = pl.DataFrame([each[:3] for each in folders], schema=_FOLDERS, orient="row")
+        name = pl.col("prefix") + path.str.strip_prefix(pl.col("folder"))
+        doubtful = (
+            wanted.join(known, on="folder", how="left")
+            .with_columns(pl.col("is_reached").fill_null(value=True), name=name.fill_null(path))
+            .join(entries.unique("path", keep="last"), left_on="name", right_on="path", how="left")
+            .filter(differs)
+            .sort("path")
+        )
+        is_closed = pl.col("folder").is_not_null() & pl.col("prefix").is_null()
+        closed = doubtful.filter(is_closed).with_columns(found=pl.lit(_NOT_CHECKED, pl.Int64))
+        doubtful = doubtful.filter(~is_closed)
+        lengths = pl.Series(list(pool.map(length, doubtful["path"])), dtype=pl.Int64)
+    still = differs | (found == _NOT_CHECKED)
+    return pl.concat([doubtful.with_columns(found=lengths).filter(still), closed]).sort("path")
+
+
+class _Folder(NamedTuple):
+    """A folder of absolute paths in the log. `prefix`: of its files in the listings, None if it may
+    not be opened; `is_reached`: a file that it lacks does not exist; `files`: of an external one.
+    """
+
+    folder: str
+    prefix: str | None
+    is_reached: bool
+    files: pl.DataFrame | None
+
+
+_FOLDERS = {"folder": pl.String(), "prefix": pl.String(), "is_reached": pl.Boolean()}

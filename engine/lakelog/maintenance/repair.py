@@ -22,6 +22,7 @@ from lakelog.display import Displayed
 from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
 from lakelog.log.context import Log
 from lakelog.maintenance.diagnose import (
+    CHECK,
     DELETE,
     KEEP,
     REFUSE,
@@ -48,6 +49,7 @@ _FINDINGS_SCHEMA = pl.Schema(
         "problem": pl.String(),
         "action": pl.String(),
         "why": pl.String(),
+        "num_files": pl.Int64(),
     }
 )
 """Columns of `RepairPlan.findings`; see `lakelog.maintenance.diagnose.Finding`."""
@@ -62,7 +64,8 @@ class RepairReport(Displayed):
     Attributes:
         table: Location of the table.
         repaired: Repaired findings; columns as `RepairPlan.findings`.
-        left: Findings that were not repaired: refused, or failed (``why`` is the error).
+        left: Findings that were not repaired: refused, failed (``why`` is the error), or not
+            checked.
         quarantine: Id of the quarantine that contains files of broken checkpoints; None if no file
             was moved.
         version: Version that removed missing files from the table; None if there is none.
@@ -77,6 +80,11 @@ class RepairReport(Displayed):
     version: int | None = None
 
     @property
+    def unchecked_files(self) -> int:
+        """Number of files outside of the table's folder that were not checked."""
+        return _unchecked(self.left)
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
         rows = [("path", self.table), ("repaired", _counted(self.repaired))]
@@ -85,6 +93,8 @@ class RepairReport(Displayed):
             rows.append(("quarantine", self.quarantine))
         if self.version is not None:
             rows.append(("removed in version", str(self.version)))
+        if self.unchecked_files:
+            rows.append(("not checked", f"{self.unchecked_files:,} files outside of the table"))
         return rows
 
 
@@ -95,7 +105,8 @@ class RepairPlan(Displayed):
     Attributes:
         table: Location of the table.
         findings: One row per finding: ``kind``, ``path`` (String), ``version`` (Int64),
-            ``problem``, ``action``, ``why`` (String); see `lakelog.maintenance.diagnose.Finding`.
+            ``problem``, ``action``, ``why`` (String), ``num_files`` (Int64); see
+            `lakelog.maintenance.diagnose.Finding`.
     """
 
     _title = "Repair plan"
@@ -106,8 +117,13 @@ class RepairPlan(Displayed):
     _found: tuple[Finding, ...] = field(repr=False, compare=False, default=())
 
     @property
+    def unchecked_files(self) -> int:
+        """Number of files outside of the table's folder that were not checked."""
+        return _unchecked(self.findings)
+
+    @property
     def is_clean(self) -> bool:
-        """Whether there is nothing to repair."""
+        """Whether everything was checked, and there is nothing to repair."""
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
@@ -192,7 +208,7 @@ class Repair:
                 if finding.kind == "checksum" and finding.action == WRITE:
                     work.attempt(finding, work.record)
             work.remove([f for f in found if f.action == REMOVE])
-        left = [*work.failed, *refused]
+        left = [*work.failed, *(f for f in found if f.action in {REFUSE, CHECK})]
         telemetry.event("repair.done", path=log.table, repaired=len(work.repaired), left=len(left))
         return RepairReport(
             log.table, _frame(work.repaired), _frame(left), work.quarantine_id, work.version
@@ -295,6 +311,10 @@ def _frame(findings: Sequence[Finding]) -> pl.DataFrame:
     return pl.DataFrame(
         [f[: len(_FINDINGS_SCHEMA)] for f in findings], schema=_FINDINGS_SCHEMA, orient="row"
     )
+
+
+def _unchecked(findings: pl.DataFrame) -> int:
+    return int(findings.filter(pl.col("action") == CHECK)["num_files"].sum())
 
 
 def _counted(findings: pl.DataFrame) -> str:

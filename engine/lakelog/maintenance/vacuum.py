@@ -212,7 +212,7 @@ class Vacuum:
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
         """Find the files that can be deleted; see `lakelog.table.Table.vacuum`."""
         return self.plan_of(
-            _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)],
+            of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)],
             progress,
         )
 
@@ -387,7 +387,7 @@ def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
     """Path, length and time of all files in the table's folder, or of an inventory."""
     if inventory is not None:
         return _of_inventory(inventory)
-    return pl.concat([pl.DataFrame(schema=_LISTED), *_of_entries(log.store.walk())])
+    return pl.concat([pl.DataFrame(schema=_LISTED), *of_entries(log.store.walk())])
 
 
 def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
@@ -397,7 +397,8 @@ def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataF
     yield from snapshot.read_state(lambda state: state.live(kind, wanted))
 
 
-def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
+def of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
+    """Batches of a listing as frames with the columns of `listed_files`."""
     for batch in batches:
         # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
         known = [entry for entry in batch if is_unicode(entry.name)]

@@ -60,10 +60,12 @@ class ReportFile(Displayed):
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
         problems, found = len(self.health.problems), len(self.health.findings)
+        unchecked = self.health.measures.unchecked_files
         return [
             ("path", self.path),
             ("size", size_text(self.size_bytes)),
             ("needs doing", f"{problems:,} of {found:,} findings" if problems else "nothing"),
+            *([("data files", "not checked")] if unchecked is None else []),
         ]
 
 
@@ -227,8 +229,11 @@ def _health(health: HealthReport) -> str:
             f"{_text(each.problem[:1].upper() + each.problem[1:])}.<br>{command}</li>"
         )
     if not health.problems:
+        text = health.facts[-1][1]
         items.insert(
-            0, "<li class='good'><span class='severity'>good</span>Nothing needs doing.</li>"
+            0,
+            "<li class='good'><span class='severity'>good</span>"
+            f"{_text(text[:1].upper() + text[1:])}.</li>",
         )
     return f"<section><h2>Health</h2><ul class='findings'>{''.join(items)}</ul></section>"
 
