@@ -30,7 +30,7 @@ def as_mask(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """Numbers without nulls, without a copy if they are in one chunk."""
-    import polars as pl  # a write-ahead log does without
+    import polars as pl  # imported here, because a write-ahead log does not need it
 
     return pl.Series(column).to_numpy()
 
@@ -40,7 +40,7 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     buffer = column.buffers()[0]
     if buffer is None or not column.null_count:
         return np.full(len(column), not column.null_count)
-    byte, first = divmod(column.offset, 8)  # a slice does not unpack what is before it
+    byte, first = divmod(column.offset, 8)  # without unpacking the bits before a slice
     bits = np.frombuffer(buffer, np.uint8, offset=byte)
     bits = np.unpackbits(bits, count=first + len(column), bitorder="little")
     return bits[first:].view(np.bool_)

@@ -94,7 +94,7 @@ def plan(commits: int) -> Calendar:
     """The calendar of a table with this number of commits."""
     require_int("commits", commits, MIN_COMMITS)
     operations = [_regular(version) for version in range(commits)]
-    # The last deletion of the first half that neither is nor comes before a compaction.
+    # The last deletion in the first half that no compaction follows directly.
     mistake = max(
         version
         for version in range(commits // 2 + 1)

@@ -165,7 +165,7 @@ class Snapshot(LogSnapshot):
         """The live files as a dataframe, one row per file."""
         return SnapshotState(self)
 
-    # --- onward ------------------------------------------------------------------------------
+    # --- other versions ----------------------------------------------------------------------
 
     def update(self, version: int | None = None) -> Snapshot:
         """A later version (None: the latest). Reads only the commits in between.

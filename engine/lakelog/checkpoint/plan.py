@@ -50,18 +50,18 @@ layout                 chosen by ``auto``                           rejected
 ``classic``            Delta
 ``multipart``          Delta, where one file would be longer than  where ``v2Checkpoint`` is
                        ``checkpoint.maxFileSize``                  supported
-``v2-json``            Delta with ``delta.checkpointPolicy`` v2,   where ``v2Checkpoint`` is not
-                       or where ``multipart`` would be taken and   supported
+``v2-json``            Delta with ``delta.checkpointPolicy`` v2,   if ``v2Checkpoint`` is not
+                       or if ``multipart`` would be chosen, and    supported
                        is forbidden
-``v2-parquet``         the same, with many rows that are no file   the same
+``v2-parquet``         the same, with many rows that are not file   the same
                        actions
 ``json``               IndexTables, small
 ``json-multipart``     IndexTables of protocol 3 from 100,000      below protocol 3, whose readers
-                       actions, without a memory limit             would take the manifest for a
+                       actions, without a memory limit             would read the manifest as a
                                                                    whole checkpoint
 ``flattened``          IndexTables with ``columnarCommits``; from
                        100,000 actions also with a memory limit,
-                       or where parts are not known or not wanted
+                       or if parts are unknown or not wanted
 =====================  ==========================================  ===============================
 
 ``v2`` requests either V2 layout, ``flattened`` one or several files.

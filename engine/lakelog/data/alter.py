@@ -319,7 +319,7 @@ class Alter:
         tx = self._begin()
         if tx.snapshot.table_configuration.column_mapping != "none":
             return
-        schema_edits.rename_field(tx.snapshot.schema, column, column)  # refuses an unknown one
+        schema_edits.rename_field(tx.snapshot.schema, column, column)  # raises for an unknown one
         if not enable:
             raise SchemaEvolutionError(
                 "columns can be renamed and dropped only with column mapping",

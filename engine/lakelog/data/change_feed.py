@@ -68,7 +68,7 @@ _OWN_FIELDS = (
     contract.Field(COMMIT_TIMESTAMP, contract.Primitive("timestamp"), nullable=False),
 )
 _OF_FILES = ("schema_string", "partition_columns", "column_mapping_mode")
-"""What metadata say of the columns of files."""
+"""The parts of metadata that decide the columns of files."""
 _MAP = pl.Map(pl.String(), pl.String())
 _VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _OTHER_VECTOR = "\x00dv"

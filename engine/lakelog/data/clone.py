@@ -54,7 +54,7 @@ def clone(
     commit: CommitDescription,
 ) -> None:
     """Write version 0 of a clone; see `lakelog.table.Table.clone`."""
-    ReadPlan.of(snapshot, ())  # refuses a table without rows
+    ReadPlan.of(snapshot, ())  # raises for a table without rows
     new = NewTable(target, runtime, dialects, _configuration(snapshot, runtime, target.clock()))
     opened = bounded(source.store)
     if opened is None or not opened.by_location:

@@ -103,7 +103,7 @@ class ConvertReport(Displayed):
 
 @dataclass(frozen=True)
 class _Footer:
-    """What the footer of one file shows."""
+    """Facts from the footer of one file."""
 
     schema: Struct
     rows: int
@@ -441,7 +441,7 @@ def _inferred(texts: pl.Series) -> DataType:
 
 
 def _partition_values(paths: pl.Series, partitions: Struct, found: pl.DataFrame) -> pl.Series:
-    """``partitionValues`` of the files, as the log spells them."""
+    """``partitionValues`` of the files, as the log writes them."""
     columns: list[Sequence[str | None]] = []
     for field in partitions.fields:
         texts = found[field.name].alias("")

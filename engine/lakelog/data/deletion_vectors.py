@@ -101,7 +101,7 @@ class Vector:
 
 
 class VectorReader:
-    """Reads deletion vectors, in several threads; a few files, or blocks of them, stay open."""
+    """Reads deletion vectors, in several threads; keeps a few files, or blocks of them, open."""
 
     def __init__(self, open_file: Callable[[str], BinaryIO]) -> None:
         self._open_file = open_file

@@ -76,7 +76,7 @@ class MergeCondition:
         return orjson.dumps([text or keys]).decode()
 
     def of_pairs(self, target: Struct, source: Struct, now_us: int) -> PairCondition | None:
-        """What pairs of rows with equal keys have to satisfy; None if all match."""
+        """The condition that pairs of rows with equal keys must satisfy; None if all match."""
         if self.text is None:
             return None
         sides = Struct((Field(TARGET, target), Field(SOURCE, source)))

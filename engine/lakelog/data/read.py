@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 
 FILE_INDEX, ROW_INDEX = "\0file", "\0row"
-"""Columns of positions: the file's row among the given ones, and the row in the file as it is
-stored, deleted rows included. No column of a table is named so.
+"""Columns of positions: the number of the file among the given ones, and of the row in the file,
+counting deleted rows. No column of a table has these names.
 """
 
 _WHOLE_BYTES = 1 << 20  # maximum length of a file that is read ahead completely
@@ -160,7 +160,7 @@ class _Piece(NamedTuple):
 
 
 class _Reading:
-    """One call of `read_files`: what all its files share."""
+    """One call of `read_files`: the state that all its files share."""
 
     def __init__(self, plan: ReadPlan, batch_rows: int, positions: Sequence[pa.Field] = ()) -> None:
         self._plan = plan

@@ -89,7 +89,7 @@ def restore(
     """Restore a version; see `lakelog.table.Table.restore`."""
     metrics: dict[str, Any] = {}
     at = {"version": None if timestamp else version, "timestamp": timestamp}
-    # Any commit in between would leave another state than the restored one.
+    # Serializable, because any commit in between would change the restored state.
     tx = begin(
         **{"operation": "RESTORE", **commit},
         parameters={name: value for name, value in at.items() if value is not None},

@@ -64,7 +64,7 @@ class RowExpression:
             wrong = found[str(number)]
             if wrong.any():
                 raise InvalidInputError(
-                    f"the expression {self.text!r} has no certain value for a row: {each.reason}",
+                    f"the expression {self.text!r} cannot be evaluated for a row: {each.reason}",
                     expected="a value that does not depend on the settings of Spark",
                     found=example(rows, self.columns, int(wrong.arg_max() or 0)),
                     hint="change the row",

@@ -1,7 +1,7 @@
 """Reads and writes structs of Thrift's compact protocol, in which Parquet footers are encoded.
 
-A struct is read one level deep: its fields keep their encoded values, so that what is not changed
-is written as it was, fields unknown to this code included. Lengths are checked against the data.
+A struct is read one level deep: its fields keep their encoded values, so that unchanged fields,
+including unknown ones, are written unchanged. Lengths are checked against the data.
 
 Source: Apache Thrift, Thrift Compact protocol encoding. Apache Parquet, parquet.thrift.
 """

@@ -1,9 +1,9 @@
 """`Calendar`: dates and timestamps that Spark wrote in the Julian calendar.
 
-Before version 3, Spark counted days before 15 October 1582 in the Julian calendar; later ones do so
-where they are configured to, as Databricks is, and the footer says so. Footers of the first ones
-have Spark's schema, but not its version. Such a file's 1 January of the year 1 would be read as 30
-December of the year before. Other writers never did that.
+Before version 3, Spark counted days before 15 October 1582 in the Julian calendar. Later versions
+do so if they are configured to, as Databricks is, and record it in the footer. Footers of the
+earliest versions have Spark's schema, but not its version. In such a file, 1 January of the year 1
+would be read as 30 December of the year before. Other writers do not use the Julian calendar.
 
 Source: Apache Spark, SPARK-31404 and the properties spark.sql.parquet.datetimeRebaseModeInRead and
 int96RebaseModeInRead; JDN algorithms as in the Explanatory Supplement to the Astronomical Almanac.
@@ -49,7 +49,7 @@ class Calendar:
 
     @staticmethod
     def of(footer: pq.FileMetaData) -> Calendar:
-        """As a file's footer says."""
+        """The calendar that a file's footer records."""
         known = footer.metadata or {}
         found = re.match(rb"(\d+)\.(\d+)", known.get(_VERSION, b""))
         has_none = _SCHEMA in known and (footer.created_by or "").startswith(_SPARK_WRITER)

@@ -1,4 +1,4 @@
-"""What dialects read and write: listings, decoded actions, checkpoints, their readers and writers.
+"""Values that dialects read and write: listings, actions, checkpoints, their readers and writers.
 
 Plain values, and the two interfaces of one checkpoint.
 """

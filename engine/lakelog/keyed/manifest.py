@@ -90,7 +90,7 @@ def decode(data: bytes, path: str) -> StoreManifest:
     fields = orjson.loads(data)
     if fields["version"] != FORMAT_VERSION:
         raise UnsupportedError(
-            "The keyed store was written by a later version of lakelog.",
+            "the keyed store was written by a later version of lakelog",
             path=path,
             expected=f"format version {FORMAT_VERSION}",
             found=fields["version"],
@@ -136,7 +136,7 @@ def _check_order(manifest: StoreManifest, path: str) -> None:
 
 def _corrupt(what: str, path: str, *, found: object, expected: object) -> CorruptionError:
     return CorruptionError(
-        f"The manifest of the keyed store {what}.",
+        f"the manifest of the keyed store {what}",
         path=path,
         expected=expected,
         found=found,
@@ -280,7 +280,7 @@ class StoreDirectory:
             data = self._disk.read(path, mapped=True)
         except FileNotFoundError as cause:
             raise CorruptionError(
-                "A sorted file of the keyed store is missing.",
+                "a sorted file of the keyed store is missing",
                 path=path,
                 expected=f"{facts.size_bytes} bytes",
                 hint="restore the file from a copy; its records are no longer in the log",

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakelog.keyed import rows
 
 _FOLD_RECORDS = 8192  # a record in the dictionary takes several times the memory of one in a frame
-_PATIENCE = 200  # sorting rows costs more than so many reads of them unsorted
+_PATIENCE = 200  # number of reads of unsorted rows that cost less than sorting them
 
 
 class Memtable:

@@ -73,7 +73,7 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
             return
     if any(name == manifest.NAME or manifest.DATA_NAME.fullmatch(name) for name in names):
         raise CorruptionError(
-            "The log of the keyed store is missing.",
+            "the log of the keyed store is missing",
             path=log_directory,
             expected="at least one segment of the log",
             found="no segment, but files of the store",
@@ -102,7 +102,7 @@ def read_during_writes(
             if found == before:
                 raise
     raise UnavailableError(
-        "The keyed store changes too fast to be opened for reading.",
+        "the keyed store changes too fast to be opened for reading",
         path=directory.manifest_path,
         hint="try again",
     )
@@ -124,7 +124,7 @@ def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> 
     truncated_to = log.truncated_to
     if found.flushed_seq_num < truncated_to:
         raise CorruptionError(
-            "The manifest of the keyed store is missing, or older than its log.",
+            "the manifest of the keyed store is missing, or older than its log",
             path=manifest_path,
             expected=f"flushedSeqNum at least {truncated_to}",
             found=found.flushed_seq_num,
@@ -135,7 +135,7 @@ def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> 
     last = log.current_seq_num()
     if last < found.flushed_seq_num:
         raise CorruptionError(
-            "The log of the keyed store is older than its files, or belongs to another store.",
+            "the log of the keyed store is older than its files, or belongs to another store",
             path=log.directory,
             expected=f"sequence numbers up to at least {found.flushed_seq_num}",
             found=last,

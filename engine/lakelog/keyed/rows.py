@@ -153,7 +153,7 @@ def batch(table: Any) -> pl.DataFrame:
         found = frame.schema.get(name)
         if found not in {pl.Binary, pl.String, pl.Null if name == "value" else pl.Binary}:
             raise InvalidInputError(
-                f"A table of records lacks the column {name}.",
+                f"a table of records lacks the column {name}",
                 expected=f"{name} as binary or text",
                 found=found or f"columns {frame.columns}",
             )
@@ -167,7 +167,7 @@ def batch(table: Any) -> pl.DataFrame:
     ).row(0, named=True)
     if any(wrong.values()):
         raise InvalidInputError(
-            "A table of records contains invalid rows.",
+            "a table of records contains invalid rows",
             expected="a key, op PUT or DELETE, and a value for PUT",
             found=", ".join(f"{count} wrong {what}" for what, count in wrong.items() if count),
         )

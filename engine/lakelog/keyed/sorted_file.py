@@ -319,7 +319,7 @@ class SortedFile:
         self, what: str, found: object, expected: object, byte_offset: int | None = None
     ) -> CorruptionError:
         return CorruptionError(
-            f"A sorted file of the keyed store {what}.",
+            f"a sorted file of the keyed store {what}",
             path=self._path,
             byte_offset=byte_offset,
             expected=expected,

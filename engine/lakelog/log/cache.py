@@ -171,7 +171,7 @@ class StateCache:
         self._monotonic = monotonic
         self._clock = clock
         self._lock = threading.Lock()  # protects the attributes below
-        self._checking = threading.Lock()  # taken while the store is asked for the latest version
+        self._checking = threading.Lock()  # held while the latest version is determined
         self._held: OrderedDict[int, _CachedState] = OrderedDict()
         self._strong: dict[int, State] = {}
         self._checked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
@@ -407,7 +407,7 @@ class _RecordingStore(StoreWrapper):
         return entries
 
     def entry(self, path: str) -> FileEntry | None:
-        """A file as it was listed; the store is asked for others."""
+        """A file's listed entry, or the store's if it was not listed."""
         folder, _, name = path.rpartition("/")
         entries = self._lists.get(folder, [])
         at = bisect_left(entries, name, key=lambda e: e.name)

@@ -469,7 +469,7 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def _cast_hint(type_: pa.DataType) -> str:
-    """What to do about a type that a table cannot have."""
+    """Hint for a type that a table cannot have."""
     import pyarrow.types as kinds
 
     if kinds.is_null(type_):
@@ -510,8 +510,8 @@ _AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
 
 
 def require_exportable(schema: Mapping[str, pl.DataType]) -> None:
-    """Raise InvalidInputError for what Polars' export to Arrow fails on or mistakes: column names
-    with NUL, Python objects, and integers of 128 bits.
+    """Raise InvalidInputError for columns that Polars cannot export to Arrow correctly: names with
+    NUL, Python objects, and integers of 128 bits.
     """
     import polars as pl
 

@@ -1,10 +1,10 @@
 """Parses many small JSON texts into columns at once; an invalid text affects only its own row.
 
-A writer gives every file of a table statistics of one shape: the same keys in the same order, and
-no blanks or, as Python does, one behind each comma and colon. Texts of one shape are read with a
+A writer's statistics of all files of a table have one shape: the same keys in the same order, and
+no blanks or, as from Python, one after each comma and colon. Texts of one shape are read with a
 regular expression, in a third of the parser's time: one text is the template, and each of its
-values becomes the grammar of a JSON value of the schema's type. A text that does not match is left
-to the parser.
+values is replaced by the grammar of a JSON value of the schema's type. A text that does not match
+is parsed.
 
 The parser reads 64 Ki rows as one NDJSON buffer with an explicit schema: pyarrow's reader is the
 fastest at this and keeps decimal digits exact (Polars' reader passes them through floats). It
@@ -74,7 +74,7 @@ def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
 
 
 def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Texts read by the parser; those that are not clearly one object on one line singly."""
+    """Parse texts, one by one if they may not be one object on one line."""
     plain = are_lines(texts).fill_null(True)
     lines = texts.fill_null("{}")  # null texts are replaced by an empty object
     if plain.all():

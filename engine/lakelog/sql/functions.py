@@ -129,7 +129,7 @@ _EXTRACTED = frozenset({"day", "dayofweek", "epoch", "hour", "minute", "month", 
 
 def part_of_time(self: Translation, name: str, node: Any) -> Value:
     """EXTRACT(name FROM time)."""
-    if name == "second":  # with its fraction, unlike the function
+    if name == "second":  # with its fraction, unlike the function second()
         time = self.cast(_time(self, name, node), TIMESTAMP)
         digits = time.expr.dt.strftime("%S.%6f")
         return Value(digits.cast(pl.Decimal(8, 6)), Decimal(8, 6))

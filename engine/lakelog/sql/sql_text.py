@@ -35,7 +35,7 @@ def sql_text(where: pl.Expr | str) -> str | None:
         return None
 
 
-# A part without a counterpart; a literal beyond Python's dates; a Python function.
+# Errors for a part without a counterpart, a literal outside Python's dates, a Python function.
 _NOT_SQL = (LookupError, TypeError, ValueError, OverflowError, pl.exceptions.PolarsError)
 _OPERATORS = {
     "And": "AND",

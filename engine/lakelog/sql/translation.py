@@ -169,7 +169,7 @@ class Translation:
         self._taken: list[Callable[[], pl.Expr]] = []
 
     def refuse_if(self, error: RowError) -> None:
-        """Take a condition on rows whose value is an error."""
+        """Record a condition on rows whose value is an error."""
         if self.exact or not error.by_version:
             taken = [condition().fill_null(value=False) for condition in self._taken]
             condition = reduce(and_, [*taken, error.condition])
@@ -193,7 +193,7 @@ class Translation:
         """TRY_CAST, which is null for a value that cannot be cast."""
         errors: list[RowError] = []
         is_text = value.type == STRING
-        if is_text and value.is_literal:  # a literal that cannot be cast refuses the text
+        if is_text and value.is_literal:  # `cast` would refuse a literal that cannot be cast
             value = Value(value.expr, STRING)
         found = cast(value, type_, errors.append, exact=self.exact)
         if not errors:
@@ -422,7 +422,7 @@ class Translation:
         return Value(found.otherwise(values[-1].expr), values[-1].type)
 
     def of_one_type(self, values: Sequence[Value]) -> list[Value]:
-        """Values in the type that Spark gives all of them."""
+        """Values in their common type in Spark."""
         type_: DataType | None = VOID
         for value in values:
             type_ = None if type_ is None else common_type(type_, value.type)
@@ -496,7 +496,7 @@ _ARGUMENTS = frozenset(
 
 def _comparison(self: Translation, node: Any) -> Value:
     for side in (node.this, node.expression):
-        if type(side).__name__ in _PREDICATES:  # of which Spark and sqlglot bind others first
+        if type(side).__name__ in _PREDICATES:  # Spark and sqlglot differ in their precedence
             raise UnsupportedExpressionError(f"{_sql(node)}: two comparisons without brackets")
     name = type(node).__name__
     values = self.value(node.this), self.value(node.expression)
@@ -525,7 +525,7 @@ def _joined(operator: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Callable[[Transl
 
 
 def _balanced(operator: Callable[[pl.Expr, pl.Expr], pl.Expr], parts: list[pl.Expr]) -> pl.Expr:
-    while len(parts) > 1:  # pairs of pairs: a chain of thousands would be too deep
+    while len(parts) > 1:  # a balanced tree, because a chain of thousands would be too deep
         parts = [reduce(operator, parts[n : n + 2]) for n in range(0, len(parts), 2)]
     return parts[0]
 
@@ -567,7 +567,7 @@ def _number(text: str) -> Value:
 def _negative(self: Translation, node: Any) -> Value:
     value = self.value(node.this)
     if value.is_literal and isinstance(value.literal, int | float | decimal.Decimal):
-        number = value.literal  # the operator would round a decimal to 28 digits
+        number = value.literal  # Python's minus would round a decimal to 28 digits
         return constant(number.copy_negate() if isinstance(number, decimal.Decimal) else -number)
     if is_integral(value.type):
         return self.whole(0 - value.expr.cast(pl.Int128), value.type)

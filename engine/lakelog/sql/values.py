@@ -29,7 +29,7 @@ _WHOLE = (BYTE, SHORT, INTEGER, LONG)
 _BITS = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64}
 TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 MOST_DIGITS = 38
-_EXACT_DIGITS = 15  # a double has every decimal of so many digits apart
+_EXACT_DIGITS = 15  # decimals of so many digits are distinct as doubles
 _EXACT_FLOAT = 1 << 24
 _NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
 
@@ -48,7 +48,7 @@ class RowError:
 
 
 Refuse = Callable[[RowError], None]
-"""Takes the rows for which a value is an error."""
+"""Receives the condition of rows for which a value is an error."""
 
 
 @dataclass(frozen=True)

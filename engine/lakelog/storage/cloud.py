@@ -94,7 +94,7 @@ class Cloud(Protocol):
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
     ) -> Mapping[str, str]:
-        """Delete up to `deleted_at_once` objects; returns the reasons of those that are left."""
+        """Delete up to `deleted_at_once` objects; return the errors of those that remain."""
         ...
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:

@@ -125,7 +125,7 @@ class DurableWriter:
         return DurableUpload(self._folder_of(target, path), target, path)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file, over what has the name; costs an fsync of each of the two folders."""
+        """Rename a file, replacing an existing one; costs an fsync of each of the two folders."""
         old, new = self._path_of(source), self._path_of(target)
         before = _status_of_file(old, source)
         with self._folder_of(new, target) as into, self._folder_of(old, source) as out_of:

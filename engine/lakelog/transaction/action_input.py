@@ -194,7 +194,7 @@ class Spelling:
     @staticmethod
     @cache
     def of(dialect: str, kind: str) -> Spelling:
-        """The spelling in the contract."""
+        """The accepted names of fields, from the contract."""
         wrappers = Wire.of(dialect).wrappers
         if kind not in wrappers:
             raise InvalidInputError(

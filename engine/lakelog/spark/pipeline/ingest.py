@@ -197,7 +197,7 @@ def ingest(
 
 
 def _committed(table: Table | None, step: Ingest, target: Target) -> StepReport:
-    """Commit what an Ingestor has left in its directory; it knows what the table has."""
+    """Commit the remaining records in an Ingestor's directory, which also records its progress."""
     if table is None:
         raise InvalidInputError(
             "[ingest] the table of the Ingestor was not found",

@@ -387,7 +387,7 @@ class Ingest(Settings):
     batch_id: int | None = _is("count", None)
 
     def check(self) -> None:
-        """Require what makes the mode write everything once."""
+        """Require the fields with which the mode writes each row once."""
         if self.format == INGEST_LOG:
             others = (self.checkpoint, self.schema, self.options, self.select)
             if len(self.path) != 1 or any(others) or self.batch_id is not None:
