@@ -273,7 +273,7 @@ def test_fast_path_writes_the_same_bytes_as_the_general_path(
     assert small.lines == encode(CommitContent({}, pending.meta, pending.files))
     info = {"operation": "WRITE"}
     general = encode(CommitContent(info, pending.meta, pending.files))
-    assert encode(CommitContent(info, spelled=small.lines)) == general
+    assert encode(CommitContent(info, file_lines=small.lines)) == general
     assert small.frame.equals(pending.files)
     assert small.meta.equals(pending.meta)
     assert build_content(

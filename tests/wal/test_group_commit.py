@@ -75,8 +75,9 @@ def test_threads_that_write_again_share_the_next_fsync(monkeypatch: pytest.Monke
     with opened(slow(lambda operation: kinds.append(operation.kind))) as log:
         kinds.clear()
         together(THREADS, lambda thread: [log.append("PUT", str(thread), b"") for _ in range(20)])
-        # Otherwise the first thread to return has a separate fsync: 40.
-        assert 20 <= kinds.count("sync") < 30
+        # Without it, the first thread to return has an fsync of its own: 40. On a busy machine, the
+        # leader may run again too late to wait for the others.
+        assert 20 <= kinds.count("sync") < 36
 
 
 def test_batches_and_single_records_of_one_group_have_separate_frames() -> None:

@@ -41,8 +41,8 @@ def with_count(content: CommitContent) -> CommitContent:
     """A commit whose commitInfo, if any, records the number of its other actions."""
     if not content.info:
         return content
-    spelled = content.spelled.count(b"\n")
-    count = content.meta.height + content.files.height + spelled
+    encoded = content.file_lines.count(b"\n")
+    count = content.meta.height + content.files.height + encoded
     return replace(content, info={**content.info, ACTIONS: count})
 
 

@@ -28,7 +28,7 @@ Spell = Callable[[pl.DataFrame], pl.Series]
 def require_content(content: CommitContent) -> None:
     """Raise for a commit without actions, which readers treat as a torn write."""
     rows = content.meta.height + content.files.height
-    if not content.info and not rows and not content.spelled:
+    if not content.info and not rows and not content.file_lines:
         raise InvalidTransactionError("a commit must contain at least one action")
 
 

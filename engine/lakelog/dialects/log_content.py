@@ -183,14 +183,14 @@ class CommitContent:
             those of one type in the given order.
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
-        spelled: File actions already encoded as lines; written last.
+        file_lines: File actions already encoded as lines; written last.
         texts: Texts with which the paths of `files` are written; see `Dialect.path_texts`.
     """
 
     info: Mapping[str, Any] = field(default_factory=dict)
     meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    spelled: bytes = b""
+    file_lines: bytes = b""
     texts: pl.DataFrame | None = None
 
 

@@ -155,7 +155,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     listing = state.log.list_all()
     excluded = state.excluded
     broken = error.__cause__
-    accepted = _despite_records(state, error) or state.doubted
+    accepted = _despite_records(state, error) or state.last_resort
     while True:
         assert state.segment.checkpoint is not None
         # Checkpoints found broken earlier remain excluded; otherwise two of them would alternate
@@ -177,7 +177,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             f"{cause_text(error.message)}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
-        candidate = replace(candidate, doubted=accepted)  # other files of it may be damaged
+        candidate = replace(candidate, last_resort=accepted)  # other files of it may be damaged
         try:
             candidate.ensure_readable()
             ids = table_ids(candidate)

@@ -110,7 +110,7 @@ class Past:
 class State:
     """The state of one version, over the checkpoint `base` and its commits, or over a `past` state
     and `new_commits`. `excluded` are damaged checkpoints; `settled` are decided actions of repeated
-    files; `doubted` is the state to use if this one is damaged, although a hint contradicts it.
+    files; `last_resort` is the state to use if this one is damaged, although a hint contradicts it.
     """
 
     log: Log
@@ -121,7 +121,7 @@ class State:
     notes: tuple[str, ...] = ()
     excluded: tuple[Checkpoint, ...] = ()
     settled: Layers = field(default_factory=Layers)
-    doubted: State | None = field(default=None, repr=False)
+    last_resort: State | None = field(default=None, repr=False)
 
     @staticmethod
     def of(
@@ -613,7 +613,7 @@ class State:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether checkpoint and commits are the state, without repeated or doubted files."""
+        """Whether checkpoint and commits are the state, without repeated or doubtful files."""
         return not self.settled.height and not (
             self.segment.has_checksum and self.commits_may_be_cut
         )

@@ -106,7 +106,7 @@ def build_content(
     """The content of the commit after `base`."""
     info = _commit_info(description, now_ms)
     if pending.small is not None:
-        return CommitContent(info, spelled=pending.small.lines)
+        return CommitContent(info, file_lines=pending.small.lines)
     version = base.version + 1
     files, meta = pending.files, pending.meta
     table = after(pending)

@@ -125,7 +125,7 @@ class ToyDialect(Dialect):
         meta, files = ordered_content(content, FIELDS)
         info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
         rows = [*encode_rows(meta, FIELDS), *encode_rows(files, FIELDS)]
-        return b"".join([*info, *rows, content.spelled])
+        return b"".join([*info, *rows, content.file_lines])
 
     def open_checkpoint(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None

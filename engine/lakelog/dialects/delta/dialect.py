@@ -275,7 +275,7 @@ class DeltaDialect(Dialect):
         info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
         spell = partial(spell_new_paths, texts=content.texts)
         rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, spell)]
-        return b"".join([*info, *rows, content.spelled])
+        return b"".join([*info, *rows, content.file_lines])
 
     def open_checkpoint(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None

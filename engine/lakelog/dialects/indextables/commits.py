@@ -145,20 +145,20 @@ def encode_commit(
     size = 0
     # Slice by slice if the size decides, so that content that is too large is not encoded
     # completely.
-    for piece in _pieces(info, (meta, files), content.spelled, ahead=columnar_above is None):
+    for piece in _pieces(info, (meta, files), content.file_lines, ahead=columnar_above is None):
         pieces.append(piece)
         size += len(piece)
-        if columnar_above is not None and size > columnar_above and not content.spelled:
+        if columnar_above is not None and size > columnar_above and not content.file_lines:
             return encode_columnar(info, meta, files)
     return frame_as(b"".join(pieces), configuration or {})
 
 
 def _pieces(
-    info: bytes, frames: Sequence[pl.DataFrame], spelled: bytes, *, ahead: bool
+    info: bytes, frames: Sequence[pl.DataFrame], file_lines: bytes, *, ahead: bool
 ) -> Iterator[bytes | memoryview]:
     """The lines of a commit; the commitInfo opens the line of the first action."""
     encoded = (encode_rows(frame, _INDEXTABLES, ahead=ahead) for frame in frames)
-    rows = chain(chain.from_iterable(encoded), (spelled,) if spelled else ())
+    rows = chain(chain.from_iterable(encoded), (file_lines,) if file_lines else ())
     if info:
         first = next(rows, None)
         yield _INFO + info
