@@ -243,6 +243,35 @@ def test_columns_added_and_renamed_in_the_range_have_the_last_schema(tmp_path: P
     assert sorted(found.iter_rows(), key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.parametrize("feed", [{}, FEED])
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_condition_chooses_among_all_changes_under_each_column_mapping(
+    tmp_path: Path, mode: str, feed: dict[str, str]
+) -> None:
+    table = new_table(tmp_path, feed | {"delta.columnMapping.mode": mode})
+    table.append(rows(1, 2, 3))
+    table.append(rows(4, 5, p="b"))
+    if mode != "none":
+        table.alter.rename_column("id", "number")
+    name = "id" if mode == "none" else "number"
+    table.update({name: 9}, f"{name} = 2")
+    table.delete("p = 'b'")
+    every = table.changes(0).collect()
+    assert every.height == (9 if feed else 13)
+    for where in (
+        f"{name} = 9",
+        f"{name} < 3 AND p = 'a'",
+        "p = 'b'",
+        f"{KIND} = 'delete'",
+        f"{VERSION} = 2",
+        f"{KIND} <> 'insert' AND {name} > 3 OR {VERSION} < 2",
+    ):
+        expected = every.sql(f"SELECT * FROM self WHERE {where}")
+        assert expected.height
+        found = table.changes(0, where=where).collect()
+        assert_frame_equal(found, expected, check_row_order=False)
+
+
 def test_incompatible_schema_change_raises_with_column_and_version(
     tmp_path: Path,
 ) -> None:

@@ -28,7 +28,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.data.deletion_vectors import Vector
-from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.files import FILE_COLUMNS, MAPPING_MODE, ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.scan import lazy_rows
 from lakelog.data.write_plan import CHANGE_TYPE
@@ -62,10 +62,13 @@ COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
 
 _INSERT, _DELETE = "insert", "delete"
 _CONSTANT = (COMMIT_VERSION, COMMIT_TIMESTAMP)
-_OWN_FIELDS = (
-    contract.Field(CHANGE_TYPE, contract.Primitive("string"), nullable=False),
-    contract.Field(COMMIT_VERSION, contract.Primitive("long"), nullable=False),
-    contract.Field(COMMIT_TIMESTAMP, contract.Primitive("timestamp"), nullable=False),
+_OWN_FIELDS = tuple(
+    contract.Field(name, contract.Primitive(type_), False, {contract.PHYSICAL_NAME: name})
+    for name, type_ in (
+        (CHANGE_TYPE, "string"),
+        (COMMIT_VERSION, "long"),
+        (COMMIT_TIMESTAMP, "timestamp"),
+    )
 )
 _OF_FILES = ("schema_string", "partition_columns", "column_mapping_mode")
 """The parts of metadata that decide the columns of files."""
@@ -320,8 +323,13 @@ class _Feed:
         return files.filter(keep)
 
     def _query(self, where: pl.Expr, partition_columns: Sequence[str]) -> FilesQuery:
+        metadata = self.snapshot.metadata
+        if self.plan.mapping != "none":  # the log has physical names, and the own fields no ids
+            metadata = replace(
+                metadata, configuration={**metadata.configuration, MAPPING_MODE: "name"}
+            )
         metadata = replace(
-            self.snapshot.metadata,
+            metadata,
             schema_string=self.plan.schema_json,
             partition_columns=tuple(partition_columns),
         )
