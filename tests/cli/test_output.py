@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog as engine
 
-FORMATS = ("json", "csv", "parquet", "arrow")
+FORMATS = ("json", "ndjson", "csv", "parquet", "arrow")
 
 API: dict[str, Callable[[engine.Table], pl.DataFrame]] = {
     "files": lambda t: t.snapshot().files().collect(),
@@ -44,6 +44,8 @@ def rows_of(raw: bytes, form: str) -> list[dict[str, Any]]:
         case "json":
             rows: list[dict[str, Any]] = json.loads(raw)
             return rows
+        case "ndjson":
+            return [json.loads(line) for line in raw.splitlines()]
         case "csv":
             return pl.read_csv(io.BytesIO(raw), infer_schema=False).to_dicts()
         case _:
@@ -225,6 +227,35 @@ def test_columns_named_like_patterns_are_shown(lakelog: Any, tmp_path: Path) -> 
     assert raw == b'^a$\n"[""eA==""]"\n'
     raw = lakelog("rows", tmp_path, "--output", "json").raw
     assert json.loads(raw) == [{"*": None, "^a$": ["eA=="], "a": 3, "b[c]": 4}]
+
+
+def damaged(path: Path, rows: int = 5) -> None:
+    """A table of two files, the second of which is damaged."""
+    table = engine.create(path, {"n": pl.Int64}, upkeep=False)
+    for number in range(2):
+        table.append(pl.DataFrame({"n": [number] * rows}))
+    last = path / table.snapshot().files().collect().sort("version")["path"][-1]
+    last.write_bytes(b"PAR1" + bytes(last.stat().st_size - 8) + b"PAR1")
+
+
+def test_rows_are_written_as_they_are_read(lakelog: Any, tmp_path: Path) -> None:
+    damaged(tmp_path, 70_000)  # more than are read at once
+    outcome = lakelog("rows", tmp_path, "--output", "ndjson")
+    assert (outcome.code, outcome.raw) == (1, b'{"n":0}\n' * 65_536)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_file_of_rows_is_complete_or_unchanged(lakelog: Any, tmp_path: Path, form: str) -> None:
+    path, out = tmp_path / "t", tmp_path / f"out.{form}"
+    damaged(path)
+    assert lakelog("rows", path, "--version", 1, "--to", out).code == 0
+    before = out.read_bytes()
+    assert [int(row["n"]) for row in rows_of(before, form)] == [0] * 5
+    assert lakelog("rows", path, "--to", out).code == 1
+    assert out.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == sorted([path, out])
+    assert lakelog("rows", path, "--version", 0, "--to", out).code == 0
+    assert rows_of(out.read_bytes(), form) == []
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])

@@ -17,7 +17,7 @@ from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError
 from lakelog.model.durations import to_duration_ms
 
-FORMATS = ("table", "json", "csv", "parquet", "arrow")
+FORMATS = ("table", "json", "ndjson", "csv", "parquet", "arrow")
 
 DEBUG = "lakelog.debug"
 """Key of ``--debug`` in the metadata of a context."""

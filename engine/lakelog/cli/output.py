@@ -6,9 +6,11 @@ Polars and rich are imported when a command runs, so that help is fast.
 from __future__ import annotations
 
 import difflib
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import IO, TYPE_CHECKING, Any
 
@@ -63,6 +65,20 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     from lakelog.model.contract import column_named
 
     known = rows.collect_schema().names()
+    require_columns(known, output)
+    if output.format == "table":
+        # A text table is sorted, counted and summarised, so it needs all rows, but few columns.
+        wanted = (*output.columns, *shown.columns, *shown.sort)
+        return rows.select(column_named(c) for c in dict.fromkeys(wanted) if c in known).collect()
+    if output.columns:
+        rows = rows.select(map(column_named, output.columns))
+    if output.limit is not None:
+        rows = rows.head(output.limit)
+    return rows.collect()
+
+
+def require_columns(known: Sequence[str], output: Output) -> None:
+    """Refuse ``--columns`` that are unknown or repeated."""
     if len(set(output.columns)) < len(output.columns):
         raise InvalidInputError(
             "a column is requested twice", expected="each once", found=", ".join(output.columns)
@@ -76,26 +92,22 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
                 expected=", ".join(known),
                 hint=f"did you mean {', '.join(close)}?" if close else None,
             )
-    if output.format == "table":
-        # A text table is sorted, counted and summarised, so it needs all rows, but few columns.
-        wanted = (*output.columns, *shown.columns, *shown.sort)
-        return rows.select(column_named(c) for c in dict.fromkeys(wanted) if c in known).collect()
-    if output.columns:
-        rows = rows.select(map(column_named, output.columns))
-    if output.limit is not None:
-        rows = rows.head(output.limit)
-    return rows.collect()
 
 
 def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
     """Write the result of `collect` in the format of the options."""
     if output.format == "table":
         write_text(_table(frame, output, shown), output)
-        return
+    else:
+        write_frames([frame], output)
+
+
+def write_frames(frames: Iterable[pl.DataFrame], output: Output) -> None:
+    """Write frames of one schema, at least one, in a format other than a text table."""
     from lakelog.cli.rendering import WRITERS
 
     with _sink(output) as sink:
-        WRITERS[output.format](frame, sink)
+        WRITERS[output.format](frames, sink)
 
 
 def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
@@ -234,7 +246,7 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             raise UnavailableError(f"the output cannot be written: {cause}") from cause
         return
     try:
-        with open(output.to, "wb") as file:
+        with _replaced(output.to) as file:
             yield file
     except OSError as cause:
         raise UnavailableError(
@@ -242,3 +254,26 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             path=output.to,
             hint="check the folder and its permissions",
         ) from cause
+
+
+@contextmanager
+def _replaced(path: str) -> Iterator[IO[bytes]]:
+    """A file that appears when it is complete; a pipe or a device is written directly."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    from lakelog.storage.durable import temporary_path
+
+    path = os.path.realpath(path)
+    temporary = temporary_path(os.path.dirname(path))
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+        if os.path.exists(path):
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

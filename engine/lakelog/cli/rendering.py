@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 import polars as pl
@@ -29,6 +30,7 @@ from lakelog.model import contract
 from lakelog.model.contract import column_named, field_named
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from polars._typing import PolarsDataType
 
 _CHUNK_ROWS = 65_536
@@ -388,24 +390,34 @@ def _instance(dtype: PolarsDataType) -> pl.DataType:
     return dtype if isinstance(dtype, pl.DataType) else dtype()
 
 
-def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+def _write_ndjson(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
+    """One JSON object per line; maps are objects."""
+    for frame in frames:
+        _textual(frame).write_ndjson(sink)
+
+
+def _write_json(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
     """A JSON array with one object per line; maps are objects."""
-    sink.write(b"[")
-    separator = b"\n"
-    for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
-        buffer = io.BytesIO()
-        chunk.write_ndjson(buffer)
-        # JSON text contains no raw line break, so each line break ends an object.
-        sink.write(separator + buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n"))
-        separator = b",\n"
-    sink.write(b"\n]\n" if frame.height else b"]\n")
+    separator = opening = b"[\n"
+    for frame in frames:
+        for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
+            if chunk.height:
+                buffer = io.BytesIO()
+                chunk.write_ndjson(buffer)
+                # JSON text contains no raw line break, so each line break ends an object.
+                lines = buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n")
+                sink.write(separator + lines)
+                separator = b",\n"
+    sink.write(b"[]\n" if separator is opening else b"\n]\n")
 
 
-def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+def _write_csv(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
     """CSV with a header; maps, structs and lists as JSON text."""
-    flat = _textual(frame)
-    nested = [n for n, t in flat.schema.items() if t.is_nested() or isinstance(t, pl.Map)]
-    flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
+    for number, frame in enumerate(frames):
+        flat = _textual(frame)
+        nested = [n for n, t in flat.schema.items() if t.is_nested() or isinstance(t, pl.Map)]
+        flat = flat.with_columns(_json_text(name) for name in nested)
+        flat.write_csv(sink, include_header=not number)
 
 
 def _json_text(name: str) -> pl.Expr:
@@ -418,16 +430,29 @@ def _json_of(values: pl.Expr) -> pl.Expr:
     return wrapped.str.slice(5).str.head(-1)
 
 
-def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    frame.write_parquet(sink)
+def _write_parquet(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+
+    _write_arrow_tables(frames, lambda schema: pq.ParquetWriter(sink, schema, compression="zstd"))
 
 
-def _write_arrow(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+def _write_arrow(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
     """An Arrow IPC stream, with types that older readers support."""
-    frame.write_ipc_stream(sink, compat_level=pl.CompatLevel.oldest())
+    import pyarrow as pa
+
+    _write_arrow_tables(frames, lambda schema: pa.ipc.new_stream(sink, schema))
 
 
-WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], None]] = {
+def _write_arrow_tables(frames: Iterable[pl.DataFrame], begin: Callable[[pa.Schema], Any]) -> None:
+    tables = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()) for frame in frames)
+    first = next(tables)
+    with begin(first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Iterable[pl.DataFrame], IO[bytes]], None]] = {
+    "ndjson": _write_ndjson,
     "json": _write_json,
     "csv": _write_csv,
     "parquet": _write_parquet,

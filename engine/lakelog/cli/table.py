@@ -6,10 +6,12 @@ The help of every command ends with examples.
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,17 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import TABLE_ROWS, View, collect, emit, write, write_facts, write_report
+from lakelog.cli.output import (
+    TABLE_ROWS,
+    View,
+    collect,
+    emit,
+    require_columns,
+    write,
+    write_facts,
+    write_frames,
+    write_report,
+)
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
 from lakelog.errors import LakelogWarning, UnsupportedFeatureError
@@ -319,21 +331,40 @@ def rows(
     """Show rows of a table.
 
     On a terminal, shows the first rows that are read, 50 without --limit; the order is undefined.
-    Other formats contain all rows, which are kept in memory.
+    Other formats contain all rows, a few of which are in memory at a time.
     """
     table, meter = open_metered(target)
+    if output.format != "table":
+        frames = _row_frames(table.snapshot(version, timestamp), where, output)
+        on_terminal = output.to is None and sys.stdout.isatty()
+        with nullcontext() if on_terminal else progress("reading", meter):
+            write_frames(frames, output)
+        return
     with progress("reading", meter):
         snapshot = table.snapshot(version, timestamp)
-        lazy = snapshot.scan(where)
         facts = [f"version {snapshot.version}"]
-        if output.format == "table":
-            if where is None:
-                facts.insert(0, f"of {count(snapshot.num_rows(), 'row')} in the table")
-            lazy = lazy.head(TABLE_ROWS if output.limit is None else output.limit)
+        if where is None:
+            facts.insert(0, f"of {count(snapshot.num_rows(), 'row')} in the table")
+        lazy = snapshot.scan(where).head(TABLE_ROWS if output.limit is None else output.limit)
         names = tuple(snapshot.schema.names)
         shown = View("row", names, summary=lambda _: facts, exact=True)
         found = collect(lazy, output, shown)
     write(found, output, shown)
+
+
+def _row_frames(snapshot: Snapshot, where: str | None, output: Output) -> Iterator[pl.DataFrame]:
+    """The rows in batches, the first of them empty."""
+    import polars as pl
+
+    from lakelog.data.scan import read_rows
+
+    require_columns(snapshot.schema.names, output)
+    reader = read_rows(snapshot, where, output.columns or None)
+    left = sys.maxsize if output.limit is None else output.limit
+    yield pl.DataFrame(reader.schema.empty_table())
+    while left and (batch := next(reader, None)) is not None:
+        yield pl.DataFrame(pl.from_arrow(batch)).head(left)
+        left -= min(left, batch.num_rows)
 
 
 _PLAN = (
