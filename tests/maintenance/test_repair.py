@@ -288,6 +288,7 @@ def test_missing_live_files_are_reported_and_removed_only_on_request(
     assert not plan.is_clean
     (row,) = plan.findings.rows(named=True)
     assert (row["kind"], row["path"], row["action"]) == ("data-missing", live[0], "refuse")
+    assert row["num_files"] == 1
     assert "restore it" in row["why"]
     assert repaired(table, check_files=True).left["path"].to_list() == [live[0]]
     assert kinds_and_actions(plan_of(table, remove_missing=True)) == [("data-missing", "remove")]

@@ -100,7 +100,7 @@ class Finding(NamedTuple):
     """One problem. `kind`: see the module; `action`: ``write`` (write again), ``delete``,
     ``remove`` (from the table), ``refuse`` (no correct repair), ``check`` (not checked, as it is
     not allowed) or ``keep`` (nothing to do); `why`:
-    reason for the action; `num_files`: number of files that it is about.
+    reason for the action; `num_files`: number of data files and files of deletion vectors.
     """
 
     kind: str
@@ -109,7 +109,7 @@ class Finding(NamedTuple):
     problem: str
     action: str
     why: str
-    num_files: int = 1
+    num_files: int | None = None
     checkpoint: Checkpoint | None = None
 
 
@@ -318,22 +318,22 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
         action, why = REFUSE, _WHY_MISSING
         if remove:
             action, why = (REMOVE, _WHY_REMOVED) if is_reached else (REFUSE, _WHY_UNREACHED)
-        yield Finding("data-missing", path, version, "a live file was not found", action, why)
+        yield Finding("data-missing", path, version, "a live file was not found", action, why, 1)
     for path, size, length in data.select("path", "size", "found").drop_nulls().rows():
         problem = f"a live file has {length:,} bytes, and the log records {size:,}"
-        yield Finding("data-length", path, version, problem, REFUSE, _WHY_UNREADABLE)
+        yield Finding("data-length", path, version, problem, REFUSE, _WHY_UNREADABLE, 1)
     # Without its data file, a vector does not matter.
     used = vectors.filter(~pl.col("of").is_in(missing.implode()))["path"]
     short = short.filter(pl.col("path").is_in(used.implode()))
     for path in short.filter(pl.col("found").is_null())["path"]:
         problem = "the deletion vector of a live file was not found"
-        yield Finding("vector-missing", path, version, problem, REFUSE, _WHY_KEPT)
+        yield Finding("vector-missing", path, version, problem, REFUSE, _WHY_KEPT, 1)
     for path, size, length in short.select("path", "size", "found").drop_nulls().rows():
         problem = (
             f"a file of deletion vectors has {length:,} bytes, and the vectors that the log "
             f"records in it need {size:,}"
         )
-        yield Finding("vector-length", path, version, problem, REFUSE, _WHY_KEPT)
+        yield Finding("vector-length", path, version, problem, REFUSE, _WHY_KEPT, 1)
     if unchecked.height:
         num_vectors = int(unchecked["is_vector"].sum())
         counts = {"live": unchecked.height - num_vectors, "deletion vector": num_vectors}
