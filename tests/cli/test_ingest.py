@@ -109,7 +109,7 @@ def test_parquet_is_continued_by_row(
         ("id,day\n1,2026-01-05\n2,soon\n3,\n", "'day'", [1, 3], {"column": ["day"]}),
         (
             'id,name\n1,"a\nb"\n2\n\n3,c,d\n4,e\n',
-            "rows have more or fewer values than the header",
+            "the row has more or fewer values than the header",
             [1, 4],
             {"row": ["2", "3,c,d"]},
         ),
@@ -140,6 +140,146 @@ def test_a_bad_row_ends_the_command_or_is_diverted(
     assert pl.read_ndjson(folder / "rejected.ndjson")[column].to_list() == values
 
 
+CSV = b"""id,name,day
+
+1,"a
+b",2026-01-05
+2,x
+3,\xe4,2026-01-05
+4,c,soon
+"5",d,2026-01-05
+
+six,"e
+f",2026-01-05
+7,g,2026-01-05,h
+"""
+
+
+def rejected_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rejected.ndjson").read_text().splitlines()]
+
+
+def test_bad_rows_of_csv_are_diverted_in_order_with_their_reasons_and_lines(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    call = ("ingest", "events", "a.csv", "--directory", "log", "--on-bad-row", "divert")
+    assert lakelog(*call).code == 1
+    rows = rejected_rows(tmp_path / "log")
+    assert {row["file"] for row in rows} == {str(tmp_path / "a.csv")}
+    assert [(row["line"], row["row"]) for row in rows] == [
+        (5, "2,x"),
+        (6, "3,\ufffd,2026-01-05"),
+        (7, "4,c,soon"),
+        (10, 'six,"e\nf",2026-01-05'),
+        (12, "7,g,2026-01-05,h"),
+    ]
+    ends = ["found=2 values", "after 2 bytes", "type date32", "type int64", "found=4 values"]
+    assert all(end in row["reason"] for end, row in zip(ends, rows, strict=True)), rows
+    assert ids(events) == [1, 5]
+    with (tmp_path / "a.csv").open("a") as file:
+        file.write("8,i,2026-01-05\nnine,j,2026-01-05\n")
+    assert lakelog(*call, "--resume").code == 1
+    assert [row["line"] for row in rejected_rows(tmp_path / "log")] == [5, 6, 7, 10, 12, 14]
+    (tmp_path / "b.csv").write_text(
+        "id,name,day\n"
+        + "".join(row["row"] + "\n" for row in rows)
+        .replace("2,x", "2,x,")
+        .replace("six", "6")
+        .replace("soon", "")
+        .replace(",h", "")
+    )
+    assert lakelog(*call[:2], "b.csv", *call[3:]).code == 0
+    assert ids(events) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_bad_lines_of_ndjson_are_named_by_their_lines(
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+) -> None:
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 20)
+    lines = ['{"id": 1}', "", '{"id": 2}', '{"id": "x"}', '{"id": 3}', "", '{"id": 4}', "y"]
+    text = end.join(lines).encode()
+    (tmp_path / "a.ndjson").write_bytes(text)
+    refused = lakelog("ingest", "events", "a.ndjson", "--directory", "log", "--output", "json")
+    assert refused.code == 2
+    assert "line      4\n" in refused.errors
+    assert "rows before line 3 are durable" in refused.errors
+    assert str(tmp_path / "a.ndjson") in refused.errors
+    call = ("ingest", "events", "a.ndjson", "--directory", "log", "--on-bad-row", "divert")
+    assert lakelog(*call, "--resume").code == 1
+    places = [(row["line"], row["row"].strip()) for row in rejected_rows(tmp_path / "log")]
+    assert places == [(4, '{"id": "x"}'), (8, "y")]
+    assert ids(events) == [1, 2, 3, 4]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    piped = lakelog("ingest", "events", "--directory", "log")
+    assert "path      standard input\n" in piped.errors
+    assert "line      4\n" in piped.errors
+    assert "--resume" not in piped.errors
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.arrows"])
+def test_bad_rows_of_parquet_and_arrow_are_named_by_their_numbers(
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_ROWS", 4)
+    rows = pa.table({"id": [0.0, 1.0, 2.0, 3.0, 4.0, 5.5, 6.0, 7.5]})
+    if name == "a.parquet":
+        pq.write_table(rows, name)
+    else:
+        make = pa.ipc.new_file if name == "a.arrow" else pa.ipc.new_stream
+        with make(name, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=4)
+    refused = lakelog("ingest", "events", name, "--directory", "log")
+    assert "row 6: {'id': 5.5}: " in refused.errors
+    assert "rows before row 5 are durable" in refused.errors
+    call = ("ingest", "events", name, "--directory", "log", "--on-bad-row", "divert")
+    assert lakelog(*call, "--resume").code == 1
+    found = [(row["row_number"], row["line"], row["row"]) for row in rejected_rows(Path("log"))]
+    assert found == [(6, None, '{"id":5.5}'), (8, None, '{"id":7.5}')]
+    assert ids(events) == [0, 1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "found"),
+    [
+        (b"1,x\n2,\xe4\nz,y\n", 3, "the byte 0xe4 after 2 bytes"),
+        (b"1,x\n2\n3,\xe4\n", 3, "2: 1 values"),
+        (b"1,x\nz,y\n3\n", 3, "z,y: "),
+        (b"1,x\n\n2\n", 4, "2: 1 values"),
+    ],
+)
+def test_error_of_csv_names_the_first_bad_row(
+    lakelog: Any, events: library.Table, tmp_path: Path, rows: bytes, line: int, found: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,name\n" + rows)
+    refused = lakelog("ingest", "events", "a.csv")
+    assert refused.code == 2
+    assert f"line      {line}\n" in refused.errors
+    assert found in refused.errors
+
+
+def test_csv_of_bad_rows_only_is_diverted(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,name\n1,\xe4\n2,\xe4\n")
+    (tmp_path / "b.csv").write_text("id,other\n1,x\n2,y\n")
+    call = ("ingest", "events", "a.csv", "b.csv", "--directory", "log", "--on-bad-row", "divert")
+    assert lakelog(*call).code == 1
+    places = [(Path(row["file"]).name, row["line"]) for row in rejected_rows(Path("log"))]
+    assert places == [("a.csv", 2), ("a.csv", 3), ("b.csv", 2), ("b.csv", 3)]
+    assert lakelog(*call, "--resume").code == 0
+    assert len(rejected_rows(Path("log"))) == 4
+
+
 def test_csv_with_blank_lines_is_continued_without_repeated_rows(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:
@@ -168,10 +308,10 @@ def test_rows_replace_rows_with_the_same_key(
         (["a.ndjson", "a.ndjson"], "named twice"),
         (["bad.parquet"], "cannot be read in its format"),
         (["--format", "arrow"], "cannot be read in its format"),
-        (["--format", "csv"], "cannot be read in its format"),
+        (["--format", "csv"], "the file is empty"),
+        (["mark.csv"], "the file is empty"),
         (["twice.csv"], "the column 'id' occurs twice"),
-        (["header.csv"], "cannot be read in its format"),
-        (["value.csv"], "cannot be read in its format"),
+        (["header.csv"], "the header is not UTF-8 text"),
     ],
 )
 def test_invalid_call_is_reported_with_the_reason(
@@ -186,7 +326,7 @@ def test_invalid_call_is_reported_with_the_reason(
     (tmp_path / "bad.parquet").write_text("no parquet")
     (tmp_path / "twice.csv").write_text("id,id\n1,2\n")
     (tmp_path / "header.csv").write_text("id,straße\n1,2\n", "latin-1")
-    (tmp_path / "value.csv").write_text("id,name\n1,ä\n", "latin-1")
+    (tmp_path / "mark.csv").write_text("\ufeff\n", "utf-8")
     done = lakelog("ingest", "events", *words)
     assert done.code in {1, 2}
     assert reason in done.errors

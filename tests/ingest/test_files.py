@@ -17,12 +17,15 @@ from tests.budget import rng_of, share_of
 COLUMNS = ("a", "b", "c")
 
 
-def some_csv(rng: random.Random) -> str:
-    """Rows with quotes and newlines in values, too few or too many values, and blank lines."""
+def some_csv(rng: random.Random) -> bytes:
+    """Rows with quotes and newlines in values, too few or too many values, or a value in Latin-1,
+    and blank lines.
+    """
     ends = rng.choice(["\n", "\r\n", "\r"])
+    latin = rng.choice(["x", "\udce9"])
 
     def value() -> str:
-        text = rng.choice(["", "x", "7", "é", '5" pipe', "two words"])
+        text = rng.choice(["", "x", "7", "é", '5" pipe', "two words", latin])
         quoted = rng.choice(["", "a,b", 'say ""no""', "two\nlines", "cr\r\nlf", '""'])
         return rng.choice([text, text, f'"{quoted}"'])
 
@@ -31,14 +34,25 @@ def some_csv(rng: random.Random) -> str:
         width = rng.choice([3, 3, 3, 3, 2, 4])
         rows.append(rng.choice([",".join(value() for _ in range(width))] * 6 + [""]))
     mark, last = rng.choice(["", "", "\ufeff"]), rng.choice(["", ends])
-    return mark + ends.join(rows) + last
+    return (mark + ends.join(rows) + last).encode(errors="surrogateescape")
 
 
-def model(text: str) -> tuple[list[tuple[str, ...]], int]:
-    """The rows with three values, and the number of others, as Python reads them."""
-    rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")))[1:]
-    full = [tuple(row) for row in rows if len(row) == len(COLUMNS)]
-    return full, sum(len(row) not in {0, len(COLUMNS)} for row in rows)
+Numbered = list[tuple[int, tuple[str, ...]]]
+
+
+def model(data: bytes) -> tuple[Numbered, Numbered]:
+    """The lines and values of good and bad rows, as Python reads them."""
+    text = data.decode(errors="surrogateescape").removeprefix("\ufeff")
+    reader = csv.reader(io.StringIO(text, newline=""))
+    good: Numbered = []
+    bad: Numbered = []
+    passed = 0
+    for row in reader:
+        fits = len(row) == len(COLUMNS) and "\udce9" not in "".join(row)
+        if row and passed:
+            (good if fits else bad).append((passed + 1, tuple(row)))
+        passed = reader.line_num
+    return good, bad
 
 
 def read(path: Path, start: int = 0) -> list[tuple[Any, int]]:
@@ -49,12 +63,27 @@ def rows_of(batches: list[tuple[Any, int]]) -> list[tuple[str, ...]]:
     """The rows; a null is an empty text."""
     found: list[tuple[str, ...]] = []
     for batch, _ in batches:
-        found += [tuple(v or "" for v in row.values()) for row in batch.table.to_pylist()]
+        found += [tuple(v or "" for v in row.values()) for row in batch.rows.table.to_pylist()]
     return found
 
 
-def num_bad(batches: list[tuple[Any, int]]) -> int:
-    return sum(len(batch.bad.rows) for batch, _ in batches if batch.bad is not None)
+def good_of(batches: list[tuple[Any, int]]) -> Numbered:
+    """The rows, with their lines."""
+    found: Numbered = []
+    for batch, position in batches:
+        lines = batch.numbers()
+        numbers = [lines[number] for number in batch.rows.numbers]
+        found += zip(numbers, rows_of([(batch, position)]), strict=True)
+    return found
+
+
+def bad_of(batches: list[tuple[Any, int]]) -> Numbered:
+    """The bad rows, as Python reads them, with their lines."""
+    return [
+        (bad.line, tuple(next(csv.reader(io.StringIO(bad.row, newline="")))))
+        for batch, _ in batches
+        for bad in batch.located(batch.rows.bad)
+    ]
 
 
 def test_csv_is_read_and_continued_after_any_batch(
@@ -63,17 +92,20 @@ def test_csv_is_read_and_continued_after_any_batch(
     path = tmp_path / "a.csv"
     rng = rng_of("csv files")
     for _ in range(share_of(800)):
-        text = some_csv(rng)
-        path.write_bytes(text.encode())
+        data = some_csv(rng)
+        path.write_bytes(data)
         monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", rng.choice([5, 23, 111, 1 << 22]))
-        expected, ragged = model(text)
+        good, bad = model(data)
+        shown = [(line, tuple(v.replace("\udce9", "\ufffd") for v in row)) for line, row in bad]
         batches = read(path)
-        assert rows_of(batches) == expected, text
-        assert num_bad(batches) == ragged, text
+        assert good_of(batches) == good, data
+        assert bad_of(batches) == shown, data
         for number, (_, position) in enumerate(batches, 1):
-            rest = read(path, position)
-            assert rows_of(batches[:number]) + rows_of(rest) == expected, text
-            assert num_bad([*batches[:number], *rest]) == ragged, text
+            found_good, found_bad = good_of(batches[:number]), bad_of(batches[:number])
+            for batch in read_file(str(path), "csv", COLUMNS, position):
+                found_good += good_of([batch])
+                found_bad += bad_of([batch])
+            assert (found_good, found_bad) == (good, shown), data
 
 
 @pytest.mark.parametrize("tail", ['4,5,"open', '4,5,"open\n7,8,9\n', '4,5,"a"",6\n'])
@@ -85,7 +117,7 @@ def test_quote_that_is_not_closed_is_refused_and_its_row_not_read(
     batches = read_file(str(path), "csv", COLUMNS)
     rows, position = next(batches)
     assert (rows_of([(rows, position)]), position) == ([("1", "2", "3")], 12)
-    with pytest.raises(InvalidInputError, match="at byte 12 of the file has a quote that is"):
+    with pytest.raises(InvalidInputError, match=r"a row has a quote that is not closed .*line=3"):
         next(batches)
     path.write_text('a,b,c\n1,2,3\n4,5,"open\n7"')
     assert rows_of(read(path, position)) == [("4", "5", "open\n7")]
@@ -109,7 +141,7 @@ def test_newline_in_the_first_header_after_a_byte_order_mark(
     path = tmp_path / "a.csv"
     path.write_text('\ufeff"a,\n",b,c\n1,2,3\n', "utf-8")
     (batch, _), *_ = read(path)
-    assert batch.table.to_pylist() == [{"a,\n": 1, "b": "2", "c": "3"}]
+    assert batch.rows.table.to_pylist() == [{"a,\n": 1, "b": "2", "c": "3"}]
 
 
 def test_text_that_was_added_to_an_ingested_row_raises(tmp_path: Path) -> None:
@@ -130,5 +162,5 @@ def test_unterminated_row_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("lakelog.ingest.files._MAX_ROW_BYTES", 1_000)
     path = tmp_path / "a.csv"
     path.write_text('a,b,c\n1,2,3\n4,"never closed,\n' + "5,6,7\n" * 1_000)
-    with pytest.raises(InvalidInputError, match="the row at byte 12 of the file has no end"):
+    with pytest.raises(InvalidInputError, match=r"a row has no end .*line=3"):
         read(path)

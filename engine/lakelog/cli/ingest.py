@@ -27,6 +27,7 @@ from lakelog.errors import InvalidInputError
 if TYPE_CHECKING:
     from lakelog.ingest.files import Format
     from lakelog.ingest.ingestor import Ingestor
+    from lakelog.ingest.rows import FileRows
 
 _INTERRUPTED = 130
 _STANDARD_INPUT = "-"
@@ -278,15 +279,19 @@ def _read(
             else:
                 ingestor.write(rows)
         except InvalidInputError as error:
-            error.path = error.path or name
-            durable = f"the rows before position {position} are" if position else "no row is"
-            error.hint = (
-                f"{error.hint + '; ' if error.hint else ''}{durable} durable: correct the row and "
-                "pass --resume, or pass --on-bad-row divert"
-            )
+            error.path = error.path or rows.file
+            step = _next_step(rows, position, is_file=is_file)
+            error.hint = f"{error.hint}; {step}" if error.hint else step
             raise
         position = after
         line.show()
+
+
+def _next_step(rows: FileRows, position: int, *, is_file: bool) -> str:
+    """What to do after a bad row of a batch, of which nothing was written."""
+    durable = f"the rows before {rows.unit} {rows.numbers()[0]} are" if position else "no row is"
+    again = "pass --resume" if is_file else "pass it and the later ones"
+    return f"{durable} durable: correct the row and {again}, or pass --on-bad-row divert"
 
 
 class _ProgressLine:

@@ -34,7 +34,7 @@ from lakelog.errors import (
     StreamMismatchError,
 )
 from lakelog.ingest.records import Records
-from lakelog.ingest.rows import BadRows, RowCodec
+from lakelog.ingest.rows import BadRow, RowCodec
 from lakelog.ingest.state import (
     Attempt,
     IngestDirectory,
@@ -105,7 +105,7 @@ class Committer:
         max_bytes: int,
         accept_rollback: bool,
         new_id: Callable[[], str],
-        divert: Callable[[list[BadRows]], None] | None,
+        divert: Callable[[list[BadRow]], None] | None,
     ) -> None:
         self.table, self._log, self._directory = table, log, directory
         self.state, self.codecs = state, Codecs.of(state)

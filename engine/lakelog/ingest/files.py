@@ -1,7 +1,8 @@
 """Rows of files and of standard input, batch by batch, with the position after each batch.
 
 Positions are bytes in NDJSON and CSV, and rows in the other formats. A reader that starts at the
-position after a batch continues with the next row.
+position after a batch continues with the next row. For a person, rows are named by their lines or
+numbers, which are found only if a row is bad.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO, Literal
 
@@ -18,7 +20,8 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lakelog.errors import InvalidInputError
-from lakelog.ingest.rows import BadRows, TextRows
+from lakelog.ingest.rows import BadRow, FileRows, TextRows
+from lakelog.lazy import cached_property
 from lakelog.wal.disk import disk_errors
 
 Format = Literal["ndjson", "csv", "parquet", "arrow"]
@@ -36,12 +39,14 @@ _MAX_ROW_BYTES = 64 << 20
 _SHOWN_BYTES = 100
 _FILE_MAGIC = b"ARROW1"
 _MARK = b"\xef\xbb\xbf"  # byte order mark
+_STANDARD_INPUT = "standard input"
 
 # A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
 # mark.
 _FIELD = rb'(?>"[^"]*+(?>""[^"]*+)*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
 _END = rb"(?>\r\n|\n|\r(?=[^\n]))"
 _ROW = rb"(?>\xef\xbb\xbf)?+%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END)
+_LATER_ROW = re.compile(rb"%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END))
 _ROWS, _HEADER = re.compile(rb"(?>%b)*+" % _ROW), re.compile(rb"(?>%b)*+%b" % (_END, _ROW))
 
 
@@ -61,38 +66,44 @@ def format_of(path: str) -> Format:
 
 def read_file(
     path: str, form: Format, columns: Sequence[str], start: int = 0
-) -> Iterator[tuple[Any, int]]:
+) -> Iterator[tuple[FileRows, int]]:
     """Batches of a file, with the position after each; the table's `columns` in CSV are texts."""
     with (
         disk_errors("the file cannot be read", path, missing="file not found"),
         open(path, "rb") as file,
     ):
-        yield from _named(path, _read(file, form, columns, start))
+        yield from _named(path, _read(path, file, form, columns, start))
 
 
 def read_stream(
     stream: BinaryIO, form: Format, columns: Sequence[str]
-) -> Iterator[tuple[Any, int]]:
+) -> Iterator[tuple[FileRows, int]]:
     """As `read_file`, of standard input."""
-    return _named("standard input", _read(stream, form, columns, 0))
+    return _named(_STANDARD_INPUT, _read(_STANDARD_INPUT, stream, form, columns, 0))
 
 
 def _read(
-    stream: BinaryIO, form: Format, columns: Sequence[str], start: int
-) -> Iterator[tuple[Any, int]]:
+    name: str, stream: BinaryIO, form: Format, columns: Sequence[str], start: int
+) -> Iterator[tuple[FileRows, int]]:
     if form == "ndjson":
         _skip_to(stream, start)
-        yield from _complete(stream, start, lambda data: data.rfind(b"\n") + 1)
+        lines = _Lines(stream, start, _num_newlines)
+        for data, end in _complete(stream, start, lambda data: data.rfind(b"\n") + 1, lines):
+            yield FileRows(data, name, "line", partial(_json_lines, data, lines.of(data))), end
         return
     if form == "csv":
-        yield from _csv(stream, columns, start)
+        yield from _csv(name, stream, columns, start)
         return
     position = 0
     for rows in _batches(stream, form):
+        first = max(start, position) + 1
         skipped = min(max(start - position, 0), len(rows))
         position += len(rows)
         if skipped < len(rows):
-            yield rows[skipped:], position
+            yield (
+                FileRows(rows[skipped:], name, "row", partial(range, first, position + 1)),
+                position,
+            )
     if position < start:
         raise _shorter(start, position)
 
@@ -105,10 +116,57 @@ def _skip_to(stream: BinaryIO, start: int) -> None:
         stream.seek(start)
 
 
+class _Lines:
+    """Numbers of the lines of a text that is read from an offset. The lines before it are counted
+    only if a number is needed.
+    """
+
+    def __init__(self, stream: BinaryIO, start: int, ends: Callable[[bytes], int]) -> None:
+        self._stream, self._start, self._ends = stream, start, ends
+        self._passed = 0
+
+    def of(self, data: bytes) -> Callable[[], int]:
+        """The number of the line where the next bytes begin, when it is called."""
+        passed = self._passed
+        self._passed += self._ends(data)
+        return lambda: self._skipped + passed + 1
+
+    @cached_property
+    def _skipped(self) -> int:
+        if not self._start:
+            return 0
+        position = self._stream.tell()
+        count, left = 0, self._start
+        self._stream.seek(0)
+        while data := self._stream.read(min(left, _BATCH_BYTES)):
+            while data.endswith(b"\r") and len(data) < left and (more := self._stream.read(1)):
+                data += more  # one line end may have both
+            left -= len(data)
+            count += self._ends(data)
+        self._stream.seek(position)
+        return count
+
+
+def _num_newlines(data: bytes) -> int:
+    return data.count(b"\n")
+
+
+def _num_line_ends(data: bytes) -> int:
+    lone = data.count(b"\r") - data.count(b"\r\n") if b"\r" in data else 0
+    return data.count(b"\n") + lone
+
+
+def _json_lines(data: bytes, first: Callable[[], int]) -> list[int]:
+    lines = enumerate(data.split(b"\n"), first())
+    return [number for number, line in lines if line.strip()]
+
+
 def _complete(
-    stream: BinaryIO, position: int, end_of_rows: Callable[[bytes], int]
+    stream: BinaryIO, position: int, end_of_rows: Callable[[bytes], int], lines: _Lines
 ) -> Iterator[tuple[bytes, int]]:
-    """The bytes of complete rows, with the position after them; of a pipe as they arrive."""
+    """The bytes of complete rows, with the position after them; of a pipe as they arrive. `lines`
+    has passed those before the next ones.
+    """
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while data := rest or read(_BATCH_BYTES):
@@ -116,14 +174,16 @@ def _complete(
             data += more
             if len(data) > _MAX_ROW_BYTES:
                 raise InvalidInputError(
-                    f"the row at byte {position} of the file has no end",
+                    "a row has no end",
+                    line=lines.of(b"")(),
                     expected=f"at most {_MAX_ROW_BYTES} bytes",
                     hint="look for a quote that is not closed, or for a file of another format",
                 )
         if not end:
             if not end_of_rows(data + b"\n"):
                 raise InvalidInputError(
-                    f"the row at byte {position} of the file has a quote that is not closed",
+                    "a row has a quote that is not closed",
+                    line=lines.of(b"")(),
                     expected="a closing quote before the end of the file",
                     found=repr(data[:_SHOWN_BYTES].decode(errors="replace")),
                     hint="correct the row; or continue with --resume when the file is complete",
@@ -134,29 +194,54 @@ def _complete(
         rest = data[end:]
 
 
-def _csv(stream: BinaryIO, columns: Sequence[str], start: int) -> Iterator[tuple[TextRows, int]]:
-    chunks = _complete(stream, 0, _end_of_csv_rows)
+def _csv(
+    name: str, stream: BinaryIO, columns: Sequence[str], start: int
+) -> Iterator[tuple[FileRows, int]]:
+    _skip_to(stream, start)
+    if start:
+        stream.seek(0)
+    lines = _Lines(stream, 0, _num_line_ends)
+    chunks = _complete(stream, 0, _end_of_csv_rows, lines)
     first, position = next(chunks, (b"", 0))
     header = _HEADER.match(first)
     length = header.end() if header else len(first)
-    names = pc.read_csv(pa.BufferReader(first[:length] + b"\n")).column_names
+    names = _header_names(first[:length])
+    if start:
+        stream.seek(start - 1)
+        last = stream.read(1)
+        lines = _Lines(stream, start, _num_line_ends)
+        chunks = _complete(stream, start, _end_of_csv_rows, lines)
+        chunks = _required_new_row(chunks, last, start, lines)
+    else:
+        lines.of(first[:length])
+        chunks = chain([(first[length:], position)], chunks)
+    for data, end in chunks:
+        number = lines.of(data)
+        if data.strip(b"\r\n"):
+            numbers = partial(_csv_lines, data, number)
+            yield FileRows(_parsed_csv(data, names, columns), name, "line", numbers), end
+
+
+def _header_names(header: bytes) -> list[str]:
+    row = header.removeprefix(_MARK).lstrip(b"\r\n")
+    if not row:
+        raise InvalidInputError(
+            "the file is empty", expected="a header: a line with the names of the columns"
+        )
+    try:
+        row.decode()
+    except UnicodeDecodeError as cause:
+        line = _num_line_ends(header[: len(header) - len(row)]) + 1
+        raise _not_utf_8("the header is not UTF-8 text", cause, line) from cause
+    names = pc.read_csv(pa.BufferReader(header + b"\n")).column_names
     if len(set(names)) < len(names):
         again = next(name for name in names if names.count(name) > 1)
         raise InvalidInputError(f"the column {again!r} occurs twice", column=again, found=names)
-    if start:
-        _skip_to(stream, start - 1)
-        last = stream.read(1)
-        chunks = _complete(stream, start, _end_of_csv_rows)
-        chunks = _required_new_row(chunks, last, start)
-    else:
-        chunks = chain([(first[length:], position)], chunks)
-    for rows, end in chunks:
-        if rows.strip(b"\r\n"):
-            yield _parsed_csv(rows, names, columns), end
+    return list(names)
 
 
 def _required_new_row(
-    chunks: Iterator[tuple[bytes, int]], last: bytes, start: int
+    chunks: Iterator[tuple[bytes, int]], last: bytes, start: int, lines: _Lines
 ) -> Iterator[tuple[bytes, int]]:
     """Refuse the rest of a row whose beginning was read as the last row of the file; `last` is the
     byte before the chunks.
@@ -165,6 +250,7 @@ def _required_new_row(
         if last not in b"\r\n" and data[:1] not in b"\r\n":
             raise InvalidInputError(
                 "the last row of the ingested part had no line end, and text was added to it",
+                line=lines.of(b"")(),
                 expected=f"a line end at byte {start}",
                 found=repr(data[:_SHOWN_BYTES].decode(errors="replace")),
                 hint="a part of this row was ingested: correct it in the table; end rows with a "
@@ -181,18 +267,74 @@ def _end_of_csv_rows(data: bytes) -> int:
     return found.end() if found else 0
 
 
+def _csv_rows(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The rows that are not blank, with the number of line ends before each."""
+    passed = 0
+    for found in _LATER_ROW.finditer(data if data.endswith(b"\n") else data + b"\n"):
+        row = found[0]
+        if row.strip(b"\r\n"):
+            yield passed, row
+        passed += _num_line_ends(row)
+
+
+def _csv_lines(data: bytes, first: Callable[[], int]) -> list[int]:
+    number = first()
+    return [number + passed for passed, _ in _csv_rows(data)]
+
+
+def _csv_texts(data: bytes) -> list[str]:
+    return [_csv_text(row) for _, row in _csv_rows(data)]
+
+
+def _csv_text(row: bytes) -> str:
+    return row.rstrip(b"\r\n").decode(errors="replace")
+
+
 def _parsed_csv(data: bytes, names: list[str], columns: Sequence[str]) -> TextRows:
-    ragged: list[Any] = []
+    texts = partial(_csv_texts, data)
+    try:
+        return TextRows(_csv_table(data, names, columns), texts)
+    except pa.ArrowInvalid:  # a row that is not text, or has too few or too many values
+        rows = [row for _, row in _csv_rows(data)]
+    bad: dict[int, BadRow] = {}
+    for number, row in enumerate(rows):
+        try:
+            row.decode()
+        except UnicodeDecodeError as cause:
+            bad[number] = BadRow(
+                _csv_text(row), _not_utf_8("the row is not UTF-8 text", cause), number
+            )
+    kept = [number for number in range(len(rows)) if number not in bad]
 
     def keep(row: pc.InvalidRow) -> str:
-        ragged.append(row.text)
+        number = kept[row.number - 1]
+        reason = InvalidInputError(
+            "the row has more or fewer values than the header",
+            expected=f"{row.expected_columns} values",
+            found=f"{row.actual_columns} values",
+        )
+        bad[number] = BadRow(_csv_text(rows[number]), reason, number)
         return "skip"
 
+    table = _csv_table(b"".join(rows[number] for number in kept), names, columns, keep)
+    numbers = [number for number in kept if number not in bad]
+    assert len(numbers) == len(table)
+    return TextRows(table, texts, numbers, [bad[number] for number in sorted(bad)])
+
+
+def _csv_table(
+    data: bytes,
+    names: list[str],
+    columns: Sequence[str],
+    keep: Callable[[pc.InvalidRow], str] | None = None,
+) -> pa.Table:
+    if not data:
+        return pa.schema([(name, pa.string()) for name in names]).empty_table()
     if data.startswith(_MARK):  # that of a value: pyarrow takes the first for that of a file
         data = _MARK + data
-    table = pc.read_csv(
+    return pc.read_csv(
         pa.BufferReader(data),
-        pc.ReadOptions(column_names=names, block_size=len(data) + 1),
+        pc.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=keep is None),
         pc.ParseOptions(newlines_in_values=True, invalid_row_handler=keep),
         pc.ConvertOptions(
             column_types=dict.fromkeys(columns, pa.string()),
@@ -201,14 +343,18 @@ def _parsed_csv(data: bytes, names: list[str], columns: Sequence[str]) -> TextRo
             quoted_strings_can_be_null=False,
         ),
     )
-    if not ragged:
-        return TextRows(table)
-    error = InvalidInputError(
-        "rows have more or fewer values than the header",
-        expected=f"{len(names)} values",
-        found={"rows": len(ragged), "example": ragged[0][:200]},
+
+
+def _not_utf_8(
+    message: str, cause: UnicodeDecodeError, line: int | None = None
+) -> InvalidInputError:
+    return InvalidInputError(
+        message,
+        line=line,
+        expected="UTF-8",
+        found=f"the byte 0x{cause.object[cause.start]:02x} after {cause.start} bytes",
+        hint="convert the file, such as with iconv -f latin1 -t utf-8",
     )
-    return TextRows(table, BadRows(ragged, error))
 
 
 def _batches(stream: BinaryIO, form: Format) -> Iterator[Any]:
@@ -226,9 +372,12 @@ def _batches(stream: BinaryIO, form: Format) -> Iterator[Any]:
 
 
 @contextmanager
-def _arrow_errors(path: str) -> Iterator[None]:
+def _format_errors(path: str) -> Iterator[None]:
     try:
         yield
+    except InvalidInputError as error:
+        error.path = error.path or path
+        raise
     except (pa.ArrowException, UnicodeDecodeError) as cause:
         raise InvalidInputError(
             "the file cannot be read in its format",
@@ -237,10 +386,10 @@ def _arrow_errors(path: str) -> Iterator[None]:
         ) from cause
 
 
-def _named(path: str, batches: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-    """The batches; errors of their format name the file."""
+def _named(path: str, batches: Iterator[tuple[FileRows, int]]) -> Iterator[tuple[FileRows, int]]:
+    """The batches; errors name the file."""
     while True:
-        with _arrow_errors(path):
+        with _format_errors(path):
             found = next(batches, None)
         if found is None:
             return

@@ -36,7 +36,7 @@ from lakelog.ingest.committer import (
 )
 from lakelog.ingest.joined_records import JoinedRecords
 from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Record, with_position
-from lakelog.ingest.rows import BadRows, Given, RowCodec, batches_of
+from lakelog.ingest.rows import BadRow, FileRows, Given, RowCodec, batches_of
 from lakelog.ingest.state import (
     REJECTED,
     IngestDirectory,
@@ -439,7 +439,7 @@ class Ingestor(Closing):
                 return seq or self._log.current_seq_num()
             batch = following
 
-    def _checked(self, op: str, rows: Given) -> list[Record]:
+    def _checked(self, op: str, rows: Given | FileRows) -> list[Record]:
         """The records of a batch; bad rows are diverted or raised."""
         try:
             return list(self._codec(op).records(rows))
@@ -462,7 +462,7 @@ class Ingestor(Closing):
         except UnavailableError:
             return False
 
-    def _divert(self, bad: list[BadRows]) -> None:
+    def _divert(self, bad: list[BadRow]) -> None:
         count = self._directory.reject(bad)
         with self._changed:
             self._rows_diverted += count
@@ -604,9 +604,10 @@ class Ingestor(Closing):
 
         Returns:
             ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row``, the
-            text of a line of NDJSON or the row as such (all String): corrected, `write` takes its
-            bytes. After a crash, or a write that failed, a row may occur twice, or be accepted
-            later.
+            text of a row of NDJSON or CSV, or the row as NDJSON (String). Of rows that `lakelog
+            ingest` read, ``file`` (String) and ``line`` or, if it is not text, ``row_number``
+            (Int64, from 1). After a crash, or a write that failed, a row may occur twice, or be
+            accepted later.
         """
         if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
             return pl.DataFrame(schema=REJECTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 import itertools
 import math
@@ -9,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import orjson
@@ -22,7 +23,6 @@ from lakelog.data.conform import Conform, Incoming, find_invalid, to_table, wide
 from lakelog.data.row_rules import RowRules, default_expression
 from lakelog.errors import (
     InvalidInputError,
-    LakelogError,
     MalformedLogError,
     UnsupportedFeatureError,
 )
@@ -56,25 +56,77 @@ Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
 """Rows before validation: a table, rows of Python values, lines of JSON, or values as text."""
 
 
-class TextRows:
-    """Rows whose values are text that is cast to the table's types, as in CSV; `bad` are others."""
+@dataclass(frozen=True)
+class BadRow:
+    """A row that does not fit the table, as a dict or text, with the reason; its number in the
+    batch; and the file, with the line where it begins, or its number in the file, from 1.
+    """
 
-    def __init__(self, table: pa.Table, bad: BadRows | None = None) -> None:
-        self.table, self.bad = table, bad
+    row: Any
+    reason: InvalidInputError
+    number: int
+    file: str | None = None
+    line: int | None = None
+    row_number: int | None = None
+
+
+class TextRows:
+    """Rows whose values are text that is cast to the table's types, as in CSV.
+
+    Args:
+        table: The values.
+        texts: Returns the text of every row of the batch.
+        numbers: Of the rows of `table` in the batch.
+        bad: The other rows of the batch, in order.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        texts: Callable[[], Sequence[str]],
+        numbers: Sequence[int] | None = None,
+        bad: Sequence[BadRow] = (),
+    ) -> None:
+        self.table, self.texts, self.bad = table, texts, bad
+        self.numbers = range(table.num_rows) if numbers is None else numbers
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
     def __getitem__(self, part: slice) -> TextRows:
-        return TextRows(self.table[part])
+        return TextRows(self.table[part], self.texts, self.numbers[part])
+
+    def refused(self, bad: Sequence[BadRow]) -> list[BadRow]:
+        """Rows of the table that do not fit, and the other bad rows, in order, with their text."""
+        texts = self.texts() if bad else ()
+        numbers = [self.numbers[each.number] for each in bad]
+        found = [
+            replace(each, row=texts[number], number=number)
+            for each, number in zip(bad, numbers, strict=True)
+        ]
+        return sorted([*found, *self.bad], key=lambda each: each.number)
 
 
 @dataclass(frozen=True)
-class BadRows:
-    """Rows that do not fit the table, as dicts or text, with the reason."""
+class FileRows:
+    """Rows of a file, and where they are: `numbers` returns the number of each, from 1. Its `unit`
+    is the line where the row begins, or the row, if the file is not text.
+    """
 
-    rows: list[Any]
-    reason: LakelogError
+    rows: Any
+    file: str
+    unit: Literal["line", "row"]
+    numbers: Callable[[], Sequence[int]]
+
+    def located(self, bad: Sequence[BadRow]) -> list[BadRow]:
+        """Bad rows with their places."""
+        numbers = self.numbers() if bad else ()
+        found = []
+        for each in bad:
+            number = numbers[each.number]
+            line, row = (number, None) if self.unit == "line" else (None, number)
+            found.append(replace(each, file=self.file, line=line, row_number=row))
+        return found
 
 
 class RowCodec:
@@ -173,8 +225,9 @@ class RowCodec:
         except TypeError:  # a lone surrogate
             return None
 
-    def records(self, rows: Given) -> Iterator[Record]:
+    def records(self, rows: Given | FileRows) -> Iterator[Record]:
         """Rows as records of about `RECORD_BYTES`; InvalidInputError for an unfit row."""
+        rows = _given(rows)
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             lines = [self.encode_row(row) for row in rows if type(row) is dict]
             if len(lines) == len(rows) and None not in lines:
@@ -188,8 +241,8 @@ class RowCodec:
         if isinstance(rows, pa.Table):
             yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
-            if rows.bad is not None:
-                raise rows.bad.reason
+            if rows.bad:
+                raise rows.bad[0].reason
             yield self._fitted(self._cast(rows.table))
         elif rows and isinstance(rows[0], bytes):
             lines: list[bytes] = rows  # type: ignore[assignment]
@@ -204,37 +257,65 @@ class RowCodec:
             for _, run in itertools.groupby(rows, key=self._given_by):
                 yield self._fitted(_table_of_rows(list(run), self.schema))
 
-    def checked(self, rows: Given) -> tuple[list[Record], list[BadRows]]:
-        """The records of the rows that fit, and the rows that do not, found by bisection."""
-        if isinstance(rows, TextRows) and rows.bad is not None:
-            good, bad = self.checked(rows[:])
-            return good, [*bad, rows.bad]
+    def checked(self, rows: Given | FileRows) -> tuple[list[Record], list[BadRow]]:
+        """The records of the rows that fit, and the rows that do not, each in order."""
+        given = _given(rows)
+        if isinstance(given, TextRows):
+            good, bad = self._parted(given[:], 0)
+            bad = given.refused(bad)
+        else:
+            good, bad = self._parted(given, 0)
+        return good, rows.located(bad) if isinstance(rows, FileRows) else bad
+
+    def _parted(self, rows: Given, first: int) -> tuple[list[Record], list[BadRow]]:
+        """As `checked`, by bisection; `first` is the number of the first row."""
         try:
             return list(self.records(rows)), []
         except InvalidInputError as error:
             count = len(rows)
-            if count == 1 or (isinstance(rows, pa.Table) and self._refuses_all(rows)):
-                return [], [BadRows(_plain_rows(rows), error)]
+            if count == 1 or self._refuses_all(rows):
+                plain = enumerate(_plain_rows(rows), first)
+                return [], [BadRow(row, error, number) for number, row in plain]
         middle = count // 2
-        good, bad = self.checked(rows[:middle])
-        more_good, more_bad = self.checked(rows[middle:])
+        good, bad = self._parted(rows[:middle], first)
+        more_good, more_bad = self._parted(rows[middle:], first + middle)
         return good + more_good, bad + more_bad
 
-    def first_error(self, rows: Given, error: InvalidInputError) -> InvalidInputError:
-        """The error of the first row of a list, with the row; `error` for what names its rows."""
-        if not isinstance(rows, list) or not isinstance(error.found, str):
+    def first_error(self, rows: Given | FileRows, error: InvalidInputError) -> InvalidInputError:
+        """The error of the first bad row of a list or file, with the row and its place; `error` for
+        what names its rows, and what concerns all rows.
+        """
+        given, is_file = _given(rows), isinstance(rows, FileRows)
+        if self._refuses_all(given) or not (
+            is_file or (isinstance(given, list) and isinstance(error.found, str))
+        ):
             return error
-        first, left = 0, cast("list[Any]", rows)
+        if (bad := self._first_bad(given)) is None:
+            return error
+        single, place = bad.reason, f"row {bad.number}: "
+        if isinstance(rows, FileRows):
+            (bad,) = rows.located([bad])
+            single.path, single.line = bad.file, bad.line
+            place = "" if bad.row_number is None else f"row {bad.row_number}: "
+        if isinstance(single.found, str):
+            single.found = f"{place}{str(bad.row)[:_SHOWN]}: {single.found}"
+        return single
+
+    def _first_bad(self, rows: Given) -> BadRow | None:
+        if isinstance(rows, TextRows) and rows.bad:
+            other = rows.bad[0]
+            found = self._first_bad(rows[: bisect.bisect(rows.numbers, other.number)])
+            return found or other
+        first, left = 0, rows
         while len(left) > 1:
             half = left[: len(left) // 2]
             if self._error_of(half) is None:
                 first, half = first + len(half), left[len(half) :]
             left = half
-        if (single := self._error_of(left)) is None:
-            return error
-        row = left[0].decode("utf-8", "replace") if isinstance(left[0], bytes) else left[0]
-        single.found = f"row {first}: {str(row)[:_SHOWN]}: {single.found}"
-        return single
+        if not len(left) or (error := self._error_of(left)) is None:
+            return None
+        bad = BadRow(_plain_rows(left)[0], error, first)
+        return rows.refused([bad])[0] if isinstance(rows, TextRows) else bad
 
     def _error_of(self, rows: Given) -> InvalidInputError | None:
         try:
@@ -282,9 +363,13 @@ class RowCodec:
         except (ValueError, AttributeError):  # which `_parsed` reports
             return frozenset()
 
-    def _refuses_all(self, rows: pa.Table) -> bool:
+    def _refuses_all(self, rows: Given) -> bool:
+        """Whether columns do not fit, whatever their values."""
+        if isinstance(rows, list) or (isinstance(rows, TextRows) and not len(rows)):
+            return False
         try:
-            self._conform_of(rows.column_names).table(rows[:0])
+            empty = self._cast(rows.table[:0]) if isinstance(rows, TextRows) else rows[:0]
+            self._conform_of(empty.column_names).table(empty)
         except InvalidInputError:
             return True
         return False
@@ -408,7 +493,7 @@ class RowCodec:
             )
         return [self._stored(each) for each in self._read(records)]
 
-    def without_bad(self, records: Records) -> tuple[Records, list[BadRows]]:
+    def without_bad(self, records: Records) -> tuple[Records, list[BadRow]]:
         """Records without the rows that no longer fit the schema and the rules, and these rows."""
         puts, places = records.of("PUT")
         parts, bad, start = [], [], 0
@@ -468,10 +553,17 @@ class RowCodec:
         return pa.concat_tables([self.empty(), *tables], promote_options="default")
 
 
-def batches_of(rows: Any) -> Iterator[Given]:
+def _given(rows: Given | FileRows) -> Given:
+    return cast("Given", rows.rows) if isinstance(rows, FileRows) else rows
+
+
+def batches_of(rows: Any) -> Iterator[Given | FileRows]:
     """Rows of a caller, batch by batch."""
     if isinstance(rows, Mapping):
         yield [rows]
+    elif isinstance(rows, FileRows):
+        for batch in batches_of(rows.rows):
+            yield replace(rows, rows=batch)
     elif isinstance(rows, TextRows):
         yield rows
     elif isinstance(rows, bytes | bytearray | memoryview):

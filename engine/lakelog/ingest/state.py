@@ -38,7 +38,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from lakelog.ingest.rows import BadRows
+from lakelog.ingest.rows import BadRow
 from lakelog.model import contract
 from lakelog.model.contract import (
     Array,
@@ -73,6 +73,9 @@ REJECTED = {
     "kind": pl.String(),
     "reason": pl.String(),
     "column": pl.String(),
+    "file": pl.String(),
+    "line": pl.Int64(),
+    "row_number": pl.Int64(),
     "row": pl.String(),
 }
 """The columns of the file of diverted rows."""
@@ -301,22 +304,24 @@ class IngestDirectory:
             self._disk.rename(temporary, self.state_path)
             self._disk.sync_directory(self.path)
 
-    def reject(self, bad: list[BadRows]) -> int:
+    def reject(self, bad: Sequence[BadRow]) -> int:
         """Append diverted rows, durably; returns their number."""
         now = dt.datetime.now(dt.UTC).isoformat()
         lines = [
             orjson.dumps(
                 {
                     "time": now,
-                    "kind": part.reason.kind,
-                    "reason": str(part.reason),
-                    "column": part.reason.column,
-                    "row": row if isinstance(row, str) else _row_text(row),
+                    "kind": each.reason.kind,
+                    "reason": str(each.reason),
+                    "column": each.reason.column,
+                    "file": each.file,
+                    "line": each.line,
+                    "row_number": each.row_number,
+                    "row": each.row if isinstance(each.row, str) else _row_text(each.row),
                 },
                 option=orjson.OPT_APPEND_NEWLINE,
             )
-            for part in bad
-            for row in part.rows
+            for each in bad
         ]
         with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
             file = self._rejected or self._open_rejected()
