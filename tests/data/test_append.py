@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,8 +220,41 @@ def test_levels_of_a_pandas_index_with_a_name_of_their_own_are_columns(tmp_path:
         "levels": ["x", "id", "k"],
     }
     assert lakelog.open(tmp_path / "levels").to_polars().rows() == [(1, 7, "a"), (2, 8, "b")]
-    with pytest.raises(InvalidInputError, match="no column 'id'"):
-        lakelog.open(tmp_path / "unnamed").append(frame.set_axis(indexes["named"]))
+
+
+def test_error_about_a_level_of_a_pandas_index_names_the_level(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2]})
+    lakelog.write(tmp_path / "x", frame)
+    table = lakelog.open(tmp_path / "x")
+    indexed = frame.set_axis(pd.Index([7, 8], name="when"))
+    ingestor = lakelog.Ingestor(table, tmp_path / "wal")
+    for call in (
+        table.append,
+        table.overwrite,
+        partial(table.upsert, on="x"),
+        partial(lakelog.write, tmp_path / "x"),
+        ingestor.write,
+    ):
+        with pytest.raises(InvalidInputError, match="no column of the frame's index 'when'") as e:
+            call(indexed)
+        assert "frame.reset_index(drop=True)" in str(e.value.hint)
+        call(indexed.reset_index(drop=True))
+    ingestor.close()
+    levels = pd.MultiIndex.from_tuples([(1, 2), (3, 4)], names=["y", "y"])
+    for index, reason in (
+        (pd.Index([7, 8], name="X"), "level 'X' of the frame's index has the name of the column"),
+        (levels, "level 'y' of the frame's index has the name of the level 'y'"),
+    ):
+        for write in (table.append, partial(lakelog.write, tmp_path / "new")):
+            with pytest.raises(InvalidInputError, match=reason) as e:
+                write(frame.set_axis(index))
+            assert "reset_index(drop=True)" in str(e.value.hint)
+    assert not (tmp_path / "new").exists()
+
+
+def test_name_of_a_pandas_index_may_be_a_number(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pd.DataFrame({"x": [1]}, index=pd.Index([2], name=5)))
+    assert lakelog.open(tmp_path).to_polars().rows(named=True) == [{"x": 1, "5": 2}]
 
 
 def test_table_is_created_with_fixed_size_binary(tmp_path: Path) -> None:

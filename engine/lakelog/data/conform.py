@@ -145,21 +145,50 @@ def _not_rows(rows: object) -> InvalidInputError:
     )
 
 
+_OF_INDEX = {b"lakelog": b"level of a pandas index"}
+"""Metadata of columns that errors explain as such."""
+
+_WITHOUT_INDEX = "pass frame.reset_index(drop=True) to leave the index out"
+
+
 def _of_pandas(rows: Any) -> pa.Table:
     """A frame's columns, then the levels of its index that have a name that no column has."""
-    names, columns = rows.index.names, set(map(str, rows.columns))
-    left_out = [i for i, name in enumerate(names) if name is None or str(name) in columns]
-    is_kept = len(left_out) < len(names)
+    columns = [str(name) for name in rows.columns]
+    names = [None if name is None else str(name) for name in rows.index.names]
+    left_out = [i for i, name in enumerate(names) if name is None or name in columns]
+    levels = [name for name in names if name is not None and name not in columns]
+    _require_own_names(columns, levels)
     try:
-        if is_kept and left_out:
-            rows = rows.reset_index(level=left_out, drop=True)
-        return pa.Table.from_pandas(rows, preserve_index=is_kept).replace_schema_metadata()
+        if levels:
+            rows = rows.rename_axis(index=names)  # a name that is not a str is a warning of Arrow's
+            rows = rows.reset_index(level=left_out, drop=True) if left_out else rows
+        table = pa.Table.from_pandas(rows, preserve_index=bool(levels)).replace_schema_metadata()
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as cause:
         raise InvalidInputError(
             f"the pandas frame cannot be converted to Arrow: {cause}",
             expected="unique column names, and values of one type in each column",
             found=type(rows).__name__,
         ) from cause
+    fields = list(table.schema)
+    fields[len(columns) :] = [field.with_metadata(_OF_INDEX) for field in fields[len(columns) :]]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
+
+
+def _require_own_names(columns: Sequence[str], levels: Sequence[str]) -> None:
+    """Refuse a level of an index whose name differs from another name in case only, or in nothing:
+    a table's column names are case-insensitive.
+    """
+    seen = {name.lower(): f"the column {name!r}" for name in columns}
+    for name in levels:
+        if other := seen.get(name.lower()):
+            raise InvalidInputError(
+                f"the level {name!r} of the frame's index has the name of {other}",
+                column=name,
+                expected="names that are unique (case-insensitive)",
+                found=[*columns, *levels],
+                hint=f"{_WITHOUT_INDEX}, or rename the level with frame.rename_axis",
+            )
+        seen[name.lower()] = f"the level {name!r}"
 
 
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
@@ -180,6 +209,21 @@ def to_table(rows: Rows) -> pa.Table:
         require_exportable(rows.schema)
         return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+def unknown_column(given: pa.Field, known: Struct) -> InvalidInputError:
+    """The error for a column that a table lacks."""
+    of_index = (given.metadata or {}).items() >= _OF_INDEX.items()
+    column, drop = (
+        ("column of the frame's index", _WITHOUT_INDEX) if of_index else ("column", "drop it")
+    )
+    return InvalidInputError(
+        f"the table has no {column} {given.name!r}",
+        column=given.name,
+        expected=", ".join(known.names),
+        found=given.name,
+        hint=f'{drop}, or add it to the table by Table.append(…, schema_mode="merge")',
+    )
 
 
 class Conform:
@@ -218,7 +262,7 @@ class Conform:
         Memory: the columns whose types differ.
         """
         given = to_table(rows)
-        positions = self._positions(given.schema.names)
+        positions = self._positions(given.schema)
         if self._rules is not None:
             self._rules.require_insertable(positions)
         columns = [
@@ -241,18 +285,12 @@ class Conform:
         rules.check(table, [f.name for f in computed])
         return table
 
-    def _positions(self, names: Sequence[str]) -> dict[str, int]:
+    def _positions(self, given: pa.Schema) -> dict[str, int]:
         found: dict[str, int] = {}
-        for position, name in enumerate(names):
+        for position, name in enumerate(given.names):
             column = self._struct.field(name)
             if column is None:
-                raise InvalidInputError(
-                    f"the table has no column {name!r}",
-                    column=name,
-                    expected=", ".join(self._struct.names),
-                    found=name,
-                    hint='drop it, or add it to the table by Table.append(…, schema_mode="merge")',
-                )
+                raise unknown_column(given.field(position), self._struct)
             if column.name in found:
                 raise InvalidInputError(
                     f"the column {column.name!r} occurs twice", column=column.name, found=name

@@ -27,7 +27,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.arrow_arrays import as_int64
-from lakelog.data.conform import Conform, Incoming
+from lakelog.data.conform import Conform, Incoming, unknown_column
 from lakelog.data.files import ReadPlan
 from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
@@ -195,6 +195,10 @@ class Merge:
         on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
         if self._options.schema_mode == "merge":
             commit.set_metadata(commit.with_columns(self._assigned(incoming.schema)))
+        else:
+            for field in self._assigned(incoming.schema):
+                if commit.snapshot.schema.field(field.name) is None:
+                    raise unknown_column(field, commit.snapshot.schema)
         source = _Source.of(incoming, commit.snapshot.schema, on.keys, self._memory_limit)
         commit.parameters |= {
             "predicate": on.parameter,

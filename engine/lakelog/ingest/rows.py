@@ -336,7 +336,7 @@ class RowCodec:
                 or any(types[name] not in known for name, known in self._plain_types.items())
             ):
                 return False
-            self._fitting = schema
+            self._fitting = contract.schema_without_metadata(schema)
         return not any(rows[name].null_count for name in self._never_null)
 
     def is_joined(self, rows: Any) -> bool:
