@@ -45,9 +45,7 @@ def of_tables(root: Path) -> Calls:
         "create: a table exists": lambda: lakelog.create(root / "t", {"id": pl.Int64}),
         "create: format": lambda: lakelog.create(root / "u", {"id": pl.Int64}, format="iceberg"),
         "create: partition column": lambda: lakelog.create(root / "u", {"id": pl.Int64}, ["day"]),
-        "create: partition column as text": lambda: lakelog.create(
-            root / "u", {"id": pl.Int64}, "id"
-        ),
+        "upgrade: feature as text": lambda: table.alter.upgrade("deletionVectors"),
         "write: only nulls": lambda: lakelog.write(root / "u", pl.DataFrame({"n": [None]})),
         "write: interval": lambda: lakelog.write(
             root / "u", pa.table({"c": pa.array([[pa.MonthDayNano([1, 2, 3])]])})

@@ -56,8 +56,8 @@ def test_type_error_has_the_argument_the_expected_type_and_the_value(
         table.verify(True)
     with pytest.raises(InvalidInputError, match="version must be an int >= 0, got -1"):
         table.snapshot().update(-1)
-    with pytest.raises(TypeError, match="partition_by must be a sequence of str, got 'n'"):
-        lakelog.create(tmp_path / "other", {"n": pl.Int64}, "n")
+    with pytest.raises(TypeError, match="features must be a sequence of str, got 'n'"):
+        table.alter.upgrade("n")
     with pytest.raises(TypeError, match=r"consumers must be a mapping \(str to int\)"):
         table.simulate_retention(consumers={"reader": "x"})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match=r"storage_options must be .* got a value of type str"):

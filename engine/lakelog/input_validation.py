@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import EllipsisType, NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from lakelog.errors import ArgumentTypeError, InvalidInputError, naming_table
 
@@ -103,6 +103,19 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
     if not least <= int(value) <= most:  # type: ignore[call-overload] # it is a number
         raise _error(InvalidInputError, name, wanted, value)
     return int(value)  # type: ignore[call-overload,no-any-return] # it is a number
+
+
+@overload
+def as_names(given: str | Sequence[str]) -> Sequence[str]: ...
+
+
+@overload
+def as_names(given: None) -> None: ...
+
+
+def as_names(given: str | Sequence[str] | None) -> Sequence[str] | None:
+    """The names of an argument that takes one name or several."""
+    return [given] if isinstance(given, str) else given
 
 
 def is_unicode(text: str) -> bool:

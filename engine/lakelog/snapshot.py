@@ -16,7 +16,7 @@ from lakelog.errors import (
     MissingDependencyError,
     UnsupportedFeatureError,
 )
-from lakelog.input_validation import checked_methods, require_version
+from lakelog.input_validation import as_names, checked_methods, require_version
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
@@ -108,13 +108,13 @@ class Snapshot(LogSnapshot):
         return num_rows(self)
 
     def to_polars(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pl.DataFrame:
         """The rows of the table as a Polars frame; for the live files, see `state`.
 
         Args:
             where: As `scan`.
-            columns: Names of the columns, in order; None is all.
+            columns: The column, or several in order; None is all.
 
         Raises:
             InvalidInputError: As `scan`; a column is unknown, or named twice.
@@ -126,10 +126,10 @@ class Snapshot(LogSnapshot):
         """
         from lakelog.data.scan import scan_rows
 
-        return scan_rows(self, where, columns).collect()
+        return scan_rows(self, where, as_names(columns)).collect()
 
     def to_arrow(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of the table as an Arrow table, as `to_polars`.
 
@@ -137,10 +137,10 @@ class Snapshot(LogSnapshot):
         """
         from lakelog.data.scan import read_rows
 
-        return read_rows(self, where, columns).read_all()
+        return read_rows(self, where, as_names(columns)).read_all()
 
     def to_pandas(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pd.DataFrame:
         """The rows of the table as a pandas frame, as `to_polars`; maps become dicts, integers and
         Booleans use nullable dtypes.

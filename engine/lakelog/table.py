@@ -17,6 +17,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.input_validation import (
+    as_names,
     checked_methods,
     require_int,
     require_version,
@@ -251,19 +252,19 @@ class Table:
         return self.snapshot().scan(where, row_ids=row_ids)
 
     def to_polars(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pl.DataFrame:
         """The rows of the latest version as a Polars frame; see `Snapshot.to_polars`."""
         return self.snapshot().to_polars(where, columns)
 
     def to_arrow(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of the latest version as an Arrow table; see `Snapshot.to_arrow`."""
         return self.snapshot().to_arrow(where, columns)
 
     def to_pandas(
-        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+        self, where: pl.Expr | str | None = None, columns: str | Sequence[str] | None = None
     ) -> pd.DataFrame:
         """The rows of the latest version as a pandas frame; see `Snapshot.to_pandas`."""
         return self.snapshot().to_pandas(where, columns)
@@ -442,10 +443,11 @@ class Table:
             target_bytes: Target size of a file; None uses the table's ``delta.targetFileSize``,
                 else 128 MiB. Files below three quarters of it are small.
             where: Only files that can contain a matching row.
-            order_by: Sort rows by these columns, nulls first, and write all files of a partition
-                that are not sorted so yet. Rows are sorted within groups of files of `sort_bytes`.
-            zorder_by: Sort rows along a Z-order curve through these columns, so that conditions on
-                any of them skip files.
+            order_by: Sort rows by this column or these, nulls first, and write all files of a
+                partition that are not sorted so yet. Rows are sorted within groups of files of
+                `sort_bytes`.
+            zorder_by: Sort rows along a Z-order curve through this column or these, so that
+                conditions on any of them skip files.
             deleted_share: Large files are rewritten too if a larger share of their rows is deleted.
             sort_bytes: Bytes of the files whose rows are sorted together, about.
             commit_bytes: Bytes of files that are rewritten for one commit, about.
@@ -476,9 +478,7 @@ class Table:
         from lakelog.transaction.operations import CommitDescription, require_arguments
 
         require_arguments("Table.compact", commit, CommitDescription)
-        by, zorder = (
-            (given,) if isinstance(given, str) else tuple(given) for given in (order_by, zorder_by)
-        )
+        by, zorder = tuple(as_names(order_by)), tuple(as_names(zorder_by))
         if by and zorder:
             raise InvalidInputError(
                 "pass either order_by or zorder_by", found=f"{', '.join(by)}; {', '.join(zorder)}"
@@ -759,7 +759,7 @@ class Table:
         where: pl.Expr | str | None = None,
         *,
         schema_mode: SchemaMode | None = None,
-        partition_by: Sequence[str] | None = None,
+        partition_by: str | Sequence[str] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
@@ -775,8 +775,8 @@ class Table:
                 partition columns is cheapest.
             schema_mode: ``merge`` as for `append`. ``overwrite`` replaces the columns of the table
                 by those of `df`, all of them nullable, in the same commit; not with `where`.
-            partition_by: With `schema_mode` ``overwrite``: the new partition columns, in order;
-                None keeps those of the table.
+            partition_by: With `schema_mode` ``overwrite``: the new partition column, or several in
+                order; None keeps those of the table.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read, such as `Snapshot.version`. A later
@@ -1716,13 +1716,14 @@ def _options(
     target_file_bytes: int | None,
     compression: str | None,
     version: int | None,
-    partition_by: Sequence[str] | None = None,
+    partition_by: str | Sequence[str] | None = None,
 ) -> WriteOptions:
     """The options of a verb that writes rows."""
     from lakelog.data.row_commit import WriteOptions
     from lakelog.transaction.operations import CommitArguments, require_arguments
 
     require_arguments(f"Table.{verb}", commit, CommitArguments)
+    partition_by = as_names(partition_by)
     return WriteOptions(schema_mode, target_file_bytes, compression, version, commit, partition_by)
 
 

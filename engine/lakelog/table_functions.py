@@ -18,7 +18,7 @@ from lakelog.errors import (
     TableNotFoundError,
     naming_table,
 )
-from lakelog.input_validation import checked, require_choice
+from lakelog.input_validation import as_names, checked, require_choice
 from lakelog.log.context import Log
 from lakelog.model.contract import Struct
 from lakelog.storage import LogStore
@@ -120,7 +120,7 @@ def _disk_cache(
 def create(
     path: str | os.PathLike[str] | None,
     schema: SchemaLike,
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     format: str = "delta",
     configuration: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -143,7 +143,7 @@ def create(
             None with `store`.
         schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a pyarrow
             schema, StructType JSON as text or parsed, or `lakelog.model.contract.Struct`.
-        partition_by: Partition columns, in order.
+        partition_by: The partition column, or several in order.
         format: ``delta`` or ``indextables``.
         configuration: Table properties. The protocol is the lowest that these and the schema
             require.
@@ -175,7 +175,7 @@ def create(
     from lakelog.transaction.create import TableDefinition, create_table, replace_table
     from lakelog.transaction.runtime import Runtime
 
-    definition = TableDefinition(schema, partition_by, configuration, name, description)
+    definition = TableDefinition(schema, as_names(partition_by), configuration, name, description)
     try:
         create_table(log, Runtime(), registered(), definition)
     except TableExistsError:
@@ -198,7 +198,7 @@ def write(
     path: str | os.PathLike[str] | None,
     df: Any,
     mode: WriteMode = "append",
-    partition_by: Sequence[str] | None = None,
+    partition_by: str | Sequence[str] | None = None,
     *,
     where: pl.Expr | str | None = None,
     schema_mode: SchemaMode | None = None,
@@ -224,8 +224,9 @@ def write(
         df: The rows, as `Table.append`.
         mode: For an existing table: ``append`` adds the rows, ``overwrite`` replaces all rows, or
             those of `where`, ``error`` raises an error, ``ignore`` writes nothing.
-        partition_by: Partition columns of a new table. An existing one must have the same, unless
-            `mode` and `schema_mode` are ``overwrite``. None accepts those of the table.
+        partition_by: Partition column or columns of a new table. An existing one must have the
+            same, unless `mode` and `schema_mode` are ``overwrite``. None accepts those of the
+            table.
         where: As `Table.overwrite`.
         schema_mode: As `Table.append` and `Table.overwrite`.
         configuration: Properties of a new table.
@@ -270,6 +271,7 @@ def write(
     from lakelog.transaction.runtime import Runtime
 
     require_arguments("write", commit, CommitArguments)
+    partition_by = as_names(partition_by)
     require_choice("mode", mode, get_args(WriteMode))
     if where is not None and mode != "overwrite":
         raise InvalidInputError("where needs mode 'overwrite'", expected="overwrite", found=mode)
@@ -323,7 +325,7 @@ def write(
 @checked
 def convert(
     path: str | os.PathLike[str] | None,
-    partition_by: Sequence[str] | Mapping[str, Any] | None = None,
+    partition_by: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
     plan: bool = False,
     mode: Literal["error", "ignore"] = "error",
@@ -352,9 +354,10 @@ def convert(
 
     Args:
         path: The folder. None with `store`.
-        partition_by: The partition columns in the order of the folders: names, or a schema with
-            their types as `create` takes one. None takes the names of the folders. Without types, a
-            column is ``long`` or ``date`` if all values have the usual form of one, else a string.
+        partition_by: The partition column, or several in the order of the folders, or a schema
+            with their types as `create` takes one. None takes the names of the folders. Without
+            types, a column is ``long`` or ``date`` if all values have the usual form of one, else a
+            string.
         plan: Read the footers and return the report, but write nothing.
         mode: If a table exists: ``error`` raises an error, ``ignore`` does nothing.
         configuration: As `create`.
@@ -395,6 +398,8 @@ def convert(
     from lakelog.transaction.runtime import Runtime
 
     require_arguments("convert", commit, CommitArguments)
+    if not isinstance(partition_by, Mapping):
+        partition_by = as_names(partition_by)
     require_choice("mode", mode, ("error", "ignore"))
     log = new_log(path, storage_options, store)
     definition = TableDefinition(Struct(()), (), configuration, name, description)

@@ -396,6 +396,33 @@ def test_replaced_table_is_not_clustered_by_columns_that_it_lacks(
     assert handmade.table.append(ROWS).version == 4
 
 
+def test_one_column_may_be_given_as_text(tmp_path: Path) -> None:
+    lakelog.write(tmp_path / "t", ROWS, partition_by="day")
+    lakelog.write(tmp_path / "t", MORE, partition_by="day")
+    table = lakelog.open(tmp_path / "t")
+    assert table.to_polars(columns="id").columns == ["id"]
+    assert table.snapshot().to_arrow(columns="day").column_names == ["day"]
+    assert table.to_pandas(columns="id").columns.tolist() == ["id"]
+    states = table.snapshot().iter_state(columns="path")
+    assert {name for batch in states for name in batch.columns} == {"path"}
+    with pytest.raises(InvalidInputError, match="no column ''"):
+        table.to_polars(columns="")
+    changed = ROWS.with_columns(day=pl.lit("c"))
+    merge = table.merge(changed, on="id").when_matched_update_all(except_cols="day")
+    merge.when_not_matched_insert_all(except_cols="day").execute()
+    assert table.to_polars()["day"].sort().to_list() == ["a", "b", "b"]
+    table.compact(zorder_by="id")
+    table.overwrite(ROWS, schema_mode="overwrite", partition_by="id")
+    assert table.snapshot().metadata.partition_columns == ("id",)
+    created = lakelog.create(tmp_path / "c", {"id": pl.Int64, "day": pl.String}, "day")
+    with created.transaction() as tx:
+        tx.set_metadata(partition_by="id")
+    assert created.snapshot().metadata.partition_columns == ("id",)
+    (tmp_path / "files/day=1").mkdir(parents=True)
+    MORE.select("id").write_parquet(tmp_path / "files/day=1/x.parquet")
+    assert lakelog.convert(tmp_path / "files", "day").partition_by == ("day",)
+
+
 def test_partitioning_is_kept_unless_it_is_given(tmp_path: Path) -> None:
     lakelog.write(tmp_path, ROWS, partition_by=["day"])
     wide = ROWS.with_columns(more=pl.lit(1))

@@ -175,8 +175,6 @@ def test_invalid_metadata_raises_and_creates_nothing(tmp_path: Path) -> None:
         new_table(where, configuration={"delta.feature.flux": "supported"})
     with pytest.raises(InvalidInputError, match="unknown table format"):
         new_table(where, "iceberg")
-    with pytest.raises(InvalidInputError, match="partition_by must be a sequence of str"):
-        new_table(where, partition_by="day")
     assert not Path(where).exists()
 
 

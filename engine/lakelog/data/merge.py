@@ -37,6 +37,7 @@ from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import Assignments
 from lakelog.data.write import slices
 from lakelog.errors import InvalidInputError, UnavailableError, naming_table
+from lakelog.input_validation import as_names
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
@@ -119,12 +120,12 @@ class Merge:
         return self
 
     def when_matched_update_all(
-        self, predicate: pl.Expr | str | None = None, except_cols: Sequence[str] = ()
+        self, predicate: pl.Expr | str | None = None, except_cols: str | Sequence[str] = ()
     ) -> Self:
         """Update target rows that a source row matches, with all columns of the source but
         `except_cols`; other columns keep their values.
         """
-        self._matched.append(_Clause("update", predicate, None, except_cols))
+        self._matched.append(_Clause("update", predicate, None, as_names(except_cols)))
         return self
 
     def when_matched_delete(self, predicate: pl.Expr | str | None = None) -> Self:
@@ -142,10 +143,10 @@ class Merge:
         return self
 
     def when_not_matched_insert_all(
-        self, predicate: pl.Expr | str | None = None, except_cols: Sequence[str] = ()
+        self, predicate: pl.Expr | str | None = None, except_cols: str | Sequence[str] = ()
     ) -> Self:
         """Insert the source rows that match no target row, without the columns `except_cols`."""
-        self._not_matched.append(_Clause("insert", predicate, None, except_cols))
+        self._not_matched.append(_Clause("insert", predicate, None, as_names(except_cols)))
         return self
 
     def when_not_matched_by_source_update(

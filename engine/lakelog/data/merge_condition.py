@@ -18,6 +18,7 @@ import orjson
 import polars as pl
 
 from lakelog.errors import InvalidInputError
+from lakelog.input_validation import as_names
 from lakelog.model.contract import Field, Struct, expression_of, tree_of
 from lakelog.sql.condition import condition, parts_of
 from lakelog.sql.sql_text import quoted, sql_text
@@ -40,7 +41,7 @@ class MergeCondition:
         if isinstance(on, str) and _named(on, target) not in target:
             found = _of_text(on, target, source)
         else:
-            given = on if isinstance(on, Mapping) else {n: n for n in _listed(on)}
+            given = on if isinstance(on, Mapping) else {n: n for n in as_names(on)}
             keys = [(_named(ours, target), _named(own, source)) for ours, own in given.items()]
             found = MergeCondition(dict(keys))
             twice = [pair for pair in keys if found.keys[pair[0]] != pair[1]]
@@ -126,10 +127,6 @@ def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCo
         found=text,
         hint="join at least one equality by AND, and write each column as target.x or source.x",
     )
-
-
-def _listed(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
 
 
 def _named(name: str, names: Sequence[str]) -> str:

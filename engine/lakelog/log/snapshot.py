@@ -23,7 +23,7 @@ from lakelog.errors import (
     NotFoundError,
     naming_table,
 )
-from lakelog.input_validation import checked_methods, require_version
+from lakelog.input_validation import as_names, checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import Transform
@@ -337,7 +337,7 @@ class LogSnapshot:
 
         return size_histogram(self)
 
-    def iter_state(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+    def iter_state(self, columns: str | Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The whole state in batches of the flattened action table.
 
         Order: protocol, metaData, domainMetadata, txn, mergeskip, adds, removes; files in the order
@@ -346,7 +346,7 @@ class LogSnapshot:
 
         Memory: one batch, and the file actions of the commits above the checkpoint.
         """
-        known = actions.schema()
+        known, columns = actions.schema(), as_names(columns)
         unknown = [] if columns is None else [name for name in columns if name not in known]
         if unknown:
             raise InvalidInputError(

@@ -21,6 +21,7 @@ from lakelog import telemetry
 from lakelog.dialects.indextables.docmapping import registry_of_meta
 from lakelog.dialects.log_content import CHECKPOINT_META, NO_TEXTS
 from lakelog.errors import InvalidInputError
+from lakelog.input_validation import as_names
 from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains, with_path_texts
 from lakelog.log.state import State
@@ -98,7 +99,7 @@ def replay(
     version: int | None = None,
     strategy: str = AUTO,
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     verify: bool | None = None,
 ) -> Any:
@@ -109,8 +110,8 @@ def replay(
         table: The table, or its location.
         version: The version; None for the latest.
         strategy: ``broadcast``, ``hash``, ``polars``, or ``auto``; see `lakelog.spark.strategy`.
-        columns: Flattened columns, in order; None for all. With ``broadcast``, columns that a query
-            does not use are never read.
+        columns: The flattened column, or several in order; None for all. With ``broadcast``,
+            columns that a query does not use are never read.
         storage_options: Passed to the fsspec filesystem of the location, and, for ``hash``, on
             executors.
         verify: Whether the checkpoint is first searched for repeated files, which show that a part
@@ -151,12 +152,12 @@ def plan_replay(
     version: int | None = None,
     strategy: str = AUTO,
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     verify: bool | None = None,
 ) -> Replay:
     """As `replay`, with the strategy and its reason."""
-    wanted = _known(columns)
+    wanted = _known(as_names(columns))
     opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
     require_openable_elsewhere(opened.log.store)
     ship(spark)

@@ -17,7 +17,7 @@ from lakelog.errors import (
     UnsupportedStoreError,
     VersionNotFoundError,
 )
-from lakelog.input_validation import checked_methods, require_choice, require_version
+from lakelog.input_validation import as_names, checked_methods, require_choice, require_version
 from lakelog.log.context import Log
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
@@ -349,7 +349,7 @@ class LogTransaction(Displayed):
         /,
         *,
         schema: SchemaLike | None = None,
-        partition_by: Sequence[str] | None = None,
+        partition_by: str | Sequence[str] | None = None,
         configuration: Mapping[str, str | None] | None = None,
         name: str | EllipsisType | None = ...,
         description: str | EllipsisType | None = ...,
@@ -364,7 +364,7 @@ class LogTransaction(Displayed):
             table: A table of one row with the protocol's fields, instead of the other arguments.
             schema: The new schema: `lakelog.model.contract.Struct`, StructType JSON, or a pyarrow
                 or Polars schema. Keep the `metadata` of existing columns.
-            partition_by: The new partition columns, in order.
+            partition_by: The new partition column, or several in order.
             configuration: Properties to set; None removes one.
             name: The new name; None removes it.
             description: The new description; None removes it.
@@ -380,7 +380,7 @@ class LogTransaction(Displayed):
             table,
             fields,
             schema=schema,
-            partition_by=partition_by,
+            partition_by=as_names(partition_by),
             configuration=configuration,
             name=name,
             description=description,
