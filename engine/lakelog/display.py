@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -35,6 +36,15 @@ def parse_size(text: str) -> int | None:
     """
     match = _SIZE.fullmatch(text.strip().lower())
     return None if match is None else int(match[1]) << 10 * " kmgtp".index(match[2] or " ") or None
+
+
+def argument(location: str) -> str:
+    """A location as an argument of a shell's command line, which does not begin as an option does.
+
+    >>> argument("my orders"), argument("-x")
+    ("'my orders'", './-x')
+    """
+    return shlex.quote(f"./{location}" if location.startswith("-") else location)
 
 
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

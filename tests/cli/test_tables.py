@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -154,6 +155,36 @@ def test_info_of_an_indextables_table(lakelog: Any, corpus: Path) -> None:
     text = lakelog("info", corpus / "indextables" / "16_with_skip_actions").text
     assert re.search(r"^format +indextables", text, re.MULTILINE)
     assert "avro-state checkpoint" in text
+
+
+def test_clone_is_read_and_changed_with_files_of_its_source(lakelog: Any, tmp_path: Path) -> None:
+    source, clone = tmp_path / "the source", tmp_path / "clone"
+    engine.write(source, pl.DataFrame({"id": [1, 2, 3]}))
+    engine.open(source).append(pl.DataFrame({"id": [4]}))
+    made = lakelog("clone", source, clone)
+    printed = next(line for line in made.text.splitlines() if "lakelog rows" in line)
+    name, *words = shlex.split(printed[printed.index("lakelog rows") :])
+    assert (name, lakelog(*words, "--output", "csv").text.split()) == (
+        "lakelog",
+        ["id", "1", "2", "3", "4"],
+    )
+    ndjson = tmp_path / "more.ndjson"
+    ndjson.write_text('{"id": 2}\n{"id": 9}\n')
+    for command, *more in (
+        ("delete", "--where", "id = 1", "--apply"),
+        ("changes", "--start", 1),
+        ("restore", "--version", 0, "--apply"),
+        ("compact", "--order-by", "id"),
+        ("restore", "--version", 0, "--apply"),
+        ("ingest", ndjson, "--key", "id", "--directory", tmp_path / "wal", "--resume"),
+    ):
+        if command != "restore":  # which then checks that the files exist
+            refused = lakelog(command, clone, *more)
+            assert refused.code > 0, command
+            assert "--allow-external" in refused.text + refused.errors, command
+        allowed = lakelog(command, clone, *more, "--allow-external", source)
+        assert allowed.code == 0, (command, allowed.errors)
+    assert sorted(engine.open(clone, allow_external=source).to_polars()["id"]) == [1, 2, 3, 4, 9]
 
 
 def test_replay_prints_a_summary_of_the_output(lakelog: Any, table: str, tmp_path: Path) -> None:

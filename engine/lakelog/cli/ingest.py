@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
 
-import lakelog
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import FINDINGS, GOOD, write_report
@@ -117,6 +116,7 @@ class _Interrupt:
     )
 )
 @options.target
+@options.external
 @click.argument("files", nargs=-1, metavar="[FILES]...")
 @click.option(
     "--directory",
@@ -173,7 +173,7 @@ def ingest(
     begin_s = time.monotonic()
     inputs = _inputs(files, form)
     interrupt = _Interrupt()
-    table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
+    table = target.open()
     directory = directory or _default_directory(target.path)
     with (
         interrupt.installed(),

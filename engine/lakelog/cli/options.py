@@ -9,13 +9,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+import lakelog
 from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError
 from lakelog.model.durations import to_duration_ms
+
+if TYPE_CHECKING:
+    from lakelog.table import Table
 
 FORMATS = ("table", "json", "ndjson", "csv", "parquet", "arrow")
 
@@ -61,6 +65,15 @@ class Target:
     storage_options: dict[str, Any]
     read_timeout: float | None = field(default_factory=_read_timeout)
     allow_external: tuple[str, ...] = field(default_factory=_allow_external)
+
+    def open(self) -> Table:
+        """The table; raises as `lakelog.open`."""
+        return lakelog.open(
+            self.path,
+            self.storage_options,
+            read_timeout=self.read_timeout,
+            allow_external=self.allow_external,
+        )
 
 
 @dataclass(frozen=True)
@@ -229,7 +242,9 @@ def _read_timeout_option(command: _F) -> _F:
 
 
 def external(command: _F) -> _F:
-    """``--allow-external``, which `Target` takes from the context."""
+    """``--allow-external``, for commands that open data files; `Target` takes it from the
+    context.
+    """
 
     def keep(context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> None:
         context.meta[_ALLOW_EXTERNAL] = value
@@ -240,8 +255,8 @@ def external(command: _F) -> _F:
         metavar="FOLDER",
         expose_value=False,
         callback=keep,
-        help="Also check files below this folder or URL outside of the table's folder, such as "
-        "those of the source of a clone; repeatable.",
+        help="Folder or URL outside of the table's folder whose files may be opened, such as the "
+        "source of a clone; repeatable.",
     )(command)
 
 

@@ -316,6 +316,7 @@ def files(
     )
 )
 @options.target
+@options.external
 @options.travel
 @click.option(
     "--where",
@@ -477,6 +478,7 @@ def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
     )
 )
 @options.target
+@options.external
 @click.option(
     "--start",
     type=options.VersionOrTime(),

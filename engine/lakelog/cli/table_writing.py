@@ -56,6 +56,7 @@ def _planned_facts(facts: list[tuple[str, str]], *, apply: bool) -> list[tuple[s
     )
 )
 @options.target
+@options.external
 @options.travel
 @options.apply
 @options.output
@@ -88,6 +89,7 @@ def _columns(_context: click.Context, _option: click.Parameter, value: str) -> t
     )
 )
 @options.target
+@options.external
 @click.option(
     "--target-bytes", type=options.Size(), help="Target size of a file; the table's by default."
 )
@@ -144,6 +146,7 @@ def compact(
     )
 )
 @options.target
+@options.external
 @click.option(
     "--where",
     required=True,
@@ -257,7 +260,7 @@ def clone(
 
     A vacuum of TABLE does not know of the clone.
     """
-    from lakelog.display import size_text
+    from lakelog.display import argument, size_text
 
     table, meter = open_metered(target)
     with progress("clone", meter):
@@ -268,7 +271,8 @@ def clone(
     facts = [
         ("clone", report.path),
         ("files", f"{count(report.num_files, 'file')}, {size_text(report.num_bytes)}"),
-        ("to read it", f"lakelog.open({made.path!r}, allow_external={table.path!r})"),
+        ("in Python", f"lakelog.open({made.path!r}, allow_external={table.path!r})"),
+        ("its rows", f"lakelog rows {argument(made.path)} --allow-external {argument(table.path)}"),
     ]
     write_report(report, facts, _CLONE, output)
 

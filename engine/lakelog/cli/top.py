@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-import lakelog
 from lakelog.cli import options
 from lakelog.cli.options import Target, examples
 from lakelog.cli.text import count, plain, seconds_text, time_text
@@ -93,7 +92,7 @@ def top(target: Target, interval_ms: int, window_ms: int, readings: int | None) 
     A terminal shows one screen, a pipe gets a header and one line per commit. A commit is rebased
     if other writers committed after its transaction began.
     """
-    table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
+    table = target.open()
     found = _readings(table, interval_ms / 1000, window_ms, readings)
     try:
         if sys.stdout.isatty():

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import lakelog
 from lakelog.cli.options import Target
 
 if TYPE_CHECKING:
@@ -43,12 +42,7 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
     from lakelog.cli.metered_store import MeteredStore
     from lakelog.table import Table
 
-    table = lakelog.open(
-        target.path,
-        target.storage_options,
-        allow_external=target.allow_external,
-        read_timeout=target.read_timeout,
-    )
+    table = target.open()
     meter = Meter()
     log = table.log
     metered = replace(log, store=MeteredStore(log.store, meter))

@@ -28,6 +28,7 @@ from lakelog import telemetry
 from lakelog.data.conform import Conform, Incoming
 from lakelog.errors import (
     ConflictError,
+    ExternalPathError,
     InvalidInputError,
     LakelogError,
     OutcomeUnknownError,
@@ -456,11 +457,13 @@ def unused_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _refused(error: LakelogError, path: str) -> StreamMismatchError:
+    is_external = isinstance(error, ExternalPathError)
+    todo = error.hint if is_external else "change the table so that it accepts them"
     return StreamMismatchError(
         f"the table does not accept rows of the ingest log: {error.message}",
         path=path,
         column=error.column,
         expected=error.expected,
         found=error.found,
-        hint="change the table so that it accepts them; the rows stay in the log until then",
+        hint=f"{todo}; the rows stay in the log until then",
     )

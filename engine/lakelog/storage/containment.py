@@ -32,7 +32,7 @@ _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _OWN_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _HINT = (
     "if you trust the location, pass lakelog.open(…, allow_external=[…]) with its URL "
-    "or path, or allow_external=True for all locations"
+    "or path, or allow_external=True for all locations; on the command line, --allow-external"
 )
 
 _SCHEME_NAME = "[A-Za-z][A-Za-z0-9+.-]*"
