@@ -40,6 +40,7 @@ def of_tables(root: Path) -> Calls:
         "convert: a table exists": lambda: lakelog.convert(root / "t"),
         "clone: a table exists": lambda: table.clone(root / "t"),
         "open: no table": lambda: lakelog.open(root / "none"),
+        "open: a file": lambda: lakelog.open(root / "landing/p=1/a.parquet"),
         "open: empty location": lambda: lakelog.open(""),
         "open: parallelism": lambda: lakelog.open(root / "t", parallelism=0),
         "create: a table exists": lambda: lakelog.create(root / "t", {"id": pl.Int64}),

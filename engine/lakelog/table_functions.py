@@ -93,8 +93,8 @@ def open(  # noqa: A001 - the public name
 
     Raises:
         TableNotFoundError: No log folder exists at the location.
-        InvalidInputError: The location is an empty string, or has logs of two dialects; or both
-            `path` and `store` are given, or neither; or other users can write to the folder of
+        InvalidInputError: The location is an empty string, a file, or has logs of two dialects; or
+            both `path` and `store` are given, or neither; or other users can write to the folder of
             `cache`, or it cannot be created.
         UnavailableError: The store failed.
     """
@@ -161,8 +161,8 @@ def create(
         InvalidTransactionError: The metadata is invalid; subclasses give the reason. Or an
             append-only table would be overwritten.
         ConflictError: Another writer committed while the table was overwritten.
-        InvalidInputError: The format or the schema is unknown; or both `path` and `store` are
-            given, or neither.
+        InvalidInputError: The format or the schema is unknown; the location is a file; or both
+            `path` and `store` are given, or neither.
         UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
         UnsupportedStoreError: The store has no atomic put-if-absent.
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.

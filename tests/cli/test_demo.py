@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_demo_creates_and_keeps_its_own_folder(
     assert outcome.code == 0
     assert f"{folder}/parquet" in outcome.text
     assert (folder / "parquet" / "_manifest.json").is_file()
+
+
+def test_printed_commands_work_in_a_folder_with_an_awkward_name(
+    lakelog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = lakelog("demo", "--directory=-my dash", "--commits", MIN_COMMITS).text
+    commands = [line.strip() for line in shown.splitlines() if line.startswith("    lakelog ")]
+    assert len(commands) == 5
+    for command in commands:
+        name, *words = shlex.split(command)
+        assert (name, lakelog(*words).code) == ("lakelog", 0), command
 
 
 def test_usage_error_leaves_no_files(

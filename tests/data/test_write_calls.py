@@ -161,6 +161,24 @@ def test_rows_of_a_new_table_satisfy_its_constraints(tmp_path: Path) -> None:
     assert lakelog.write(tmp_path, MORE, configuration=rule).version == 0
 
 
+def test_location_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("id\n1\n")
+    lakelog.write(tmp_path / "t", ROWS)
+    for call in (
+        lakelog.open,
+        partial(lakelog.create, schema={"id": pl.Int64}),
+        partial(lakelog.write, df=ROWS),
+        lakelog.convert,
+        lakelog.open(tmp_path / "t").clone,
+    ):
+        for location in (file, file.as_uri()):
+            with pytest.raises(InvalidInputError, match="the location is a file") as error:
+                call(location)
+            assert error.value.path == str(file)
+    assert file.read_text() == "id\n1\n"
+
+
 def test_every_call_stores_the_values_of_encoded_columns(tmp_path: Path) -> None:
     texts = pa.array(["a", "b"], pa.string_view())
     encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), texts)

@@ -141,7 +141,13 @@ for command in (
     metavar="DIR",
     help="Folder for the demo; a new temporary folder by default. It is not deleted.",
 )
-@click.option("--commits", type=int, default=150, show_default=True, help="Number of commits.")
+@click.option(
+    "--commits",
+    type=click.IntRange(min=40),
+    default=150,
+    show_default=True,
+    help="Number of commits.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),

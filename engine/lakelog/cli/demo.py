@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from lakelog.demo import (
     plan,
     set_times,
 )
-from lakelog.display import size_text
+from lakelog.display import argument, size_text
 from lakelog.errors import ConflictError, InternalError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _open(show: _Show, table: Table) -> Snapshot:
 
 
 def _prune(show: _Show, snapshot: Snapshot, where: str) -> None:
-    code = f'lakelog files {shlex.quote(snapshot.path)} --where "{where}"'
+    code = f'lakelog files {argument(snapshot.path)} --where "{where}"'
     with show.step("Ask which files may hold rows", code):
         kept = snapshot.files(where=where).select("path", "size", "version").collect()
     show.print_paragraph(
@@ -362,7 +361,7 @@ class _Show:
             )
         )
         self._print(Text("Try:", style="bold"))
-        table = shlex.quote(table_path)
+        table = argument(table_path)
         for command in (
             f"lakelog info {table}",
             f"lakelog rows {table} --where \"day = '2026-01-02'\" --limit 5",

@@ -25,6 +25,7 @@ from lakelog.cli.output import (
 )
 from lakelog.cli.text import count, seconds_text
 from lakelog.cli.watch import open_metered, progress
+from lakelog.display import argument
 from lakelog.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -137,12 +138,12 @@ def verify(
         except NotFoundError as error:
             if type(error) is NotFoundError:  # of a checkpoint
                 of = "" if version is None else f" --version {version}"
-                error.hint = f"lakelog checkpoint {target.path}{of}"
+                error.hint = f"lakelog checkpoint {argument(target.path)}{of}"
             raise
     if output.format == "table":
         facts = _verify_facts(report)
         if report.verdict in {"wrong", "broken"}:
-            facts.append(("next", f"lakelog repair {target.path}"))
+            facts.append(("next", f"lakelog repair {argument(target.path)}"))
         text = rendering.facts_text(facts, to_file=output.to is not None)
         if report.differences.height:
             more = [count(report.differences.height, "difference") + " at least"]

@@ -104,7 +104,7 @@ def cleanup(
     Each file is reported with the checkpoint that replaces it. The checkpoint is verified before
     any file is deleted. Every version within the retention remains readable.
     """
-    from lakelog.display import size_text
+    from lakelog.display import argument, size_text
     from lakelog.maintenance.cleanup import CleanupPlan
 
     table, meter = open_metered(target)
@@ -129,7 +129,7 @@ def cleanup(
         became = "freed" if found.quarantine is None else "in quarantine"
         summary = [f"{size_text(found.size_bytes)} {became}", *_promise(found)]
         if found.quarantine is not None:
-            summary.append(f"to undo: lakelog undo {target.path} {found.quarantine}")
+            summary.append(f"to undo: lakelog undo {argument(target.path)} {found.quarantine}")
     if found.checkpoint is not None:
         summary.insert(1, f"covered by {found.checkpoint}")
     shown = View("file", columns, (), lambda rows: [*_reason(rows), *summary], _all_alike)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from lakelog.display import Displayed, size_text
+from lakelog.display import Displayed, argument, size_text
 from lakelog.model.durations import duration_text
 from lakelog.redaction import redact
 
@@ -167,7 +167,8 @@ class TableFacts:
 
     def command(self, name: str, *options: str) -> str:
         """A command line for this table."""
-        return shlex.join(["lakelog", name, redact(self.table), *options])
+        words = (name, argument(redact(self.table)), *map(shlex.quote, options))
+        return " ".join(("lakelog", *words))
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,8 @@ def open_store(
             (``AWS_REGION``, ``azure_storage_account_name``), in upper or lower case.
 
     Raises:
-        InvalidInputError: The location is empty, its protocol is unknown, or two options have the
-            same meaning.
+        InvalidInputError: The location is empty or a file, its protocol is unknown, or two options
+            have the same meaning.
         MissingDependencyError: The protocol's driver is not installed.
         UnavailableError: The driver rejects the options.
     """
@@ -173,11 +173,24 @@ def open_store(
     register_secrets(storage_options)
     require_location(text)
     if text.startswith("file:"):
-        return LocalStore(unquote(urlsplit(text).path))
+        return _open_local(unquote(urlsplit(text).path))
     # A colon alone is legal in a local path; only ://, or a chained URL, indicates a protocol.
     if "://" not in text and "::" not in text:
-        return LocalStore(os.path.expanduser(text))
+        return _open_local(os.path.expanduser(text))
     return _open_remote(text, dict(storage_options or {}))
+
+
+def _open_local(path: str) -> LocalStore:
+    if os.path.isfile(path):
+        raise InvalidInputError(
+            "the location is a file",
+            path=path,
+            expected="the folder of a table, or one to be created",
+            found="a file",
+            hint="pass the folder; lakelog.write makes a table of a frame, and lakelog.convert of "
+            "a folder of Parquet files",
+        )
+    return LocalStore(path)
 
 
 def require_location(text: str) -> None:
