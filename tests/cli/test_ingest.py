@@ -280,6 +280,16 @@ def test_csv_of_bad_rows_only_is_diverted(
     assert len(rejected_rows(Path("log"))) == 4
 
 
+def test_quoted_empty_value_is_text_or_null(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text('id,name,day,price\n1,"","",""\n2,,,\n"","x",,"1.5"\n')
+    assert lakelog("ingest", "events", "a.csv").code == 0
+    found = [row[:3] for row in events.to_polars().sort("id", nulls_last=True).rows()]
+    assert found == [(1, "", None), (2, None, None), (None, "x", None)]
+    assert [str(value) for value in events.to_polars()["price"].drop_nulls()] == ["1.50"]
+
+
 def test_csv_with_blank_lines_is_continued_without_repeated_rows(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:
@@ -306,6 +316,8 @@ def test_rows_replace_rows_with_the_same_key(
         (["events.xyz"], "format of the file is unknown"),
         (["--format", "parquet"], "Parquet cannot be read from standard input"),
         (["a.ndjson", "a.ndjson"], "named twice"),
+        (["."], "the path is a folder, not a file"),
+        (["events", "--format", "csv"], "name the files in it, such as events/*.ndjson"),
         (["bad.parquet"], "cannot be read in its format"),
         (["--format", "arrow"], "cannot be read in its format"),
         (["--format", "csv"], "the file is empty"),

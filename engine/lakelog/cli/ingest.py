@@ -219,6 +219,12 @@ def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Form
             if form == "parquet":
                 raise click.UsageError("Parquet cannot be read from standard input: name the file")
             found.append((name, form or "ndjson"))
+        elif os.path.isdir(name):
+            raise InvalidInputError(
+                "the path is a folder, not a file",
+                path=name,
+                hint=f"name the files in it, such as {os.path.join(name, '*.ndjson')}",
+            )
         else:
             found.append((os.path.abspath(name), form or format_of(name)))
     if len({name for name, _ in found}) < len(found):

@@ -453,7 +453,7 @@ class RowCodec:
             if field is None or not pa.types.is_string(rows[name].type):
                 continue
             try:
-                values = rows[name].cast(wide_field(field).type)
+                values = _read_texts(rows[name], wide_field(field).type)
             except pa.ArrowException as cause:
                 raise InvalidInputError(
                     f"a text of {name!r} cannot be read in the table's type",
@@ -635,6 +635,17 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
     if not names:
         return pa.table({"": pa.nulls(len(rows))}).select([])
     return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _read_texts(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Texts in a type; an empty one, which only quotes tell from a null, is null if it must be."""
+    try:
+        return texts.cast(type_)
+    except pa.ArrowException:
+        is_empty = pc.equal(texts, "")
+        if not pc.any(is_empty).as_py():
+            raise
+        return pc.if_else(is_empty, pa.scalar(None, texts.type), texts).cast(type_)
 
 
 def _without_base64(table: pa.Table, name: str) -> pa.Table:
