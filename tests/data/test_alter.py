@@ -147,6 +147,39 @@ def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
         table.alter.widen_column("id", 5)
 
 
+def test_columns_in_lists_and_maps_are_changed(tmp_path: Path) -> None:
+    """The field that holds the list or map records the change and where it is (Type Widening)."""
+    item = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+    types = {"l": pa.list_(pa.int32()), "m": pa.map_(pa.int32(), pa.list_(item))}
+    old = {"l": [1, None], "m": [(1, [{"x": 1, "y": 2}])]}
+    on = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
+    lakelog.write(tmp_path, pa.Table.from_pylist([old], pa.schema(types)), configuration=on)
+    table = lakelog.open(tmp_path, upkeep=False)
+    for column in ("l.element", "m.key", "m.value.element.x"):
+        table.alter.widen_column(column, "long")
+    table.alter.rename_column("m.value.element.y", "z")
+    fields = {f.path: f.field for f in contract.fields_of(table.snapshot().schema)}
+    changed = {path: f.metadata.get(contract.TYPE_CHANGES) for path, f in fields.items()}
+    change = {"fromType": "integer", "toType": "long"}
+    assert changed == {
+        ("l",): [{**change, "fieldPath": "element"}],
+        ("m",): [{**change, "fieldPath": "key"}],
+        ("m", "value", "element", "x"): [change],
+        ("m", "value", "element", "z"): None,
+    }
+    new = {"l": [1 << 40], "m": [(1 << 41, [{"x": 1 << 42, "z": 3}])]}
+    wide = pa.struct([("x", pa.int64()), ("z", pa.int32())])
+    types = {"l": pa.list_(pa.int64()), "m": pa.map_(pa.int64(), pa.list_(wide))}
+    table.append(pa.Table.from_pylist([new], pa.schema(types)))
+    old["m"] = [(1, [{"x": 1, "z": 2}])]
+    assert sorted(table.to_arrow().to_pylist(), key=str) == sorted([old, new], key=str)
+    assert table.alter.drop_column("m.value.element.z") is not None
+    for column, expected in (("l.elemen", "element"), ("m.x", "key, value"), ("l.element.x", None)):
+        with pytest.raises(InvalidInputError, match="column not found") as caught:
+            table.alter.widen_column(column, "long")
+        assert (caught.value.column, caught.value.expected) == (column, expected)
+
+
 def test_changing_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
     schema = contract.to_json(struct_of(SCHEMA))
     schema["fields"][1]["metadata"] = {"delta.generationExpression": "CAST(id AS STRING)"}

@@ -347,6 +347,18 @@ def test_columns_are_added_only_with_schema_mode_merge(tmp_path: Path) -> None:
     assert commit_info(tmp_path, 3)["isBlindAppend"]
 
 
+def test_void_column_gets_the_type_of_rows_with_schema_mode_merge(tmp_path: Path) -> None:
+    fields = (field("id"), field("v", "void"))
+    Handmade(tmp_path).commit(0, protocol(), metadata(*fields))
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.append(pl.DataFrame({"id": [1]}))
+    rows = pl.DataFrame({"id": [2], "v": [[{"x": "a"}]]})
+    with pytest.raises(UnsupportedFeatureError, match='schema_mode="merge"'):
+        table.append(rows)
+    table.append(rows, schema_mode="merge")
+    assert table.to_polars().sort("id").rows() == [(1, None), (2, [{"x": "a"}])]
+
+
 def test_new_column_of_nulls_without_a_type_is_left_out_with_a_warning(tmp_path: Path) -> None:
     rows = pl.DataFrame({"id": [1], "note": [None]})
     with pytest.warns(LakelogWarning, match="^'note': a column that holds nulls only") as caught:

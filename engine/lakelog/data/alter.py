@@ -148,7 +148,7 @@ class Alter:
         """Give a column a wider type. Existing files are read with a cast.
 
         Args:
-            column: The column.
+            column: The column, or ``tags.element``, ``labels.key`` or ``labels.value`` of one.
             type: A Polars or pyarrow type, or the name of a type such as ``long``.
             enable: Set ``delta.enableTypeWidening``; older readers then cannot read the table.
 

@@ -465,7 +465,8 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
             f"the column {path!r} has a type that lakelog does not write: {name}",
             column=path,
             found=name,
-            hint="omit the column; its values will be null",
+            hint="omit the column; its values will be null"
+            + (', or pass schema_mode="merge" to give it the type of the rows' * (name == "void")),
         )
     number = is_.is_integer(given) or is_.is_floating(given)
     if isinstance(type_, Decimal):
@@ -691,6 +692,8 @@ def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
 
 def _merged(old: DataType, new: DataType) -> DataType:
     match old, new:
+        case Primitive("void"), _:
+            return new
         case Struct(fields), Struct():
             given: dict[str, Field] = {}
             added = []
@@ -701,7 +704,9 @@ def _merged(old: DataType, new: DataType) -> DataType:
                 else:
                     given[match.name] = field
             kept = [
-                replace(f, type=_merged(f.type, given[f.name].type)) if f.name in given else f
+                replace(f, type=_merged(f.type, contract.nullable(given[f.name]).type))
+                if f.name in given
+                else f
                 for f in fields
             ]
             return Struct((*kept, *added))

@@ -1,8 +1,9 @@
 """Single changes of a schema: columns added, renamed, dropped, widened, made nullable, commented.
 Pure.
 
-A column is given by its name, or by the dotted names of nested structs. Whether
-existing files can be read with the new schema is checked by `schema_evolution`.
+A column is given by its name, or by a dotted path: names of fields of structs, and ``element``,
+``key`` and ``value`` in lists and maps. Whether existing files can be read with the new schema is
+checked by `schema_evolution`.
 
 Source: Delta protocol, Schema Serialization Format; Column Mapping; Type Widening.
 """
@@ -17,6 +18,7 @@ from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Struct
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
+_NAMES_INSIDE: dict[type, tuple[str, ...]] = {Array: ("element",), Map: ("key", "value")}
 
 
 def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None) -> Struct:
@@ -30,7 +32,7 @@ def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None
         if after is not None:
             *parents, sibling = path_of(schema, after)
             if parents != list(path[:-1]):
-                raise _not_found(after, schema.fields)
+                raise _not_found(after, schema.names)
             after = field.name
         changed = _with_field(schema, path[:-1], new, sibling)
         assert isinstance(changed, Struct)
@@ -89,7 +91,7 @@ def rename_field(schema: Struct, column: str, to: str) -> Struct:
             )
         return (*fields[:at], replace(fields[at], name=to), *fields[at + 1 :])
 
-    return _edited(schema, column, edit)
+    return _edited(schema, path_of(schema, column), column, edit)
 
 
 def drop_field(schema: Struct, column: str) -> Struct:
@@ -102,34 +104,89 @@ def drop_field(schema: Struct, column: str) -> Struct:
             )
         return (*fields[:at], *fields[at + 1 :])
 
-    return _edited(schema, column, edit)
+    return _edited(schema, path_of(schema, column), column, edit)
 
 
 def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
-    """The schema with a wider type for a column, and the change recorded in its metadata."""
+    """The schema with a wider type for a column, or for the ``element``, ``key`` or ``value`` of
+    one; the metadata of the column record the change.
+    """
+    path = path_of(schema, column)
+    own = _field_path(schema, path, column)
+    below = path[len(own) :]
 
     def edit(field: Field) -> Field:
-        if field.type == type_:
+        old = _inner(field.type, below, column)
+        if old == type_:
             return field
-        if not contract.is_widening(field.type, type_):
+        if not contract.is_widening(old, type_):
             raise SchemaEvolutionError(
                 "the new type is not wider than the old one",
                 column=column,
-                expected=f"a type that holds all values of {contract.to_json(field.type)}",
+                expected=f"a type that holds all values of {contract.to_json(old)}",
                 found=contract.to_json(type_),
             )
-        change = {"fromType": contract.to_json(field.type), "toType": contract.to_json(type_)}
+        change = {"fromType": contract.to_json(old), "toType": contract.to_json(type_)}
+        if below:
+            change["fieldPath"] = ".".join(below)
         record = [*(field.metadata.get(contract.TYPE_CHANGES) or ()), change]
         return replace(
-            field, type=type_, metadata={**field.metadata, contract.TYPE_CHANGES: record}
+            field,
+            type=_with_inner(field.type, below, type_),
+            metadata={**field.metadata, contract.TYPE_CHANGES: record},
         )
 
-    return _changed(schema, column, edit)
+    return _changed(schema, own, column, edit)
+
+
+def _field_path(type_: DataType, path: tuple[str, ...], column: str) -> tuple[str, ...]:
+    """The beginning of a path up to its last field of a struct."""
+    end = 0
+    for at, name in enumerate(path):
+        if isinstance(type_, Struct):
+            field = type_.field(name)
+            if field is None:
+                return path
+            type_, end = field.type, at + 1
+        else:
+            type_ = _inner(type_, (name,), column)
+    return path[:end]
+
+
+def _inner(type_: DataType, path: Sequence[str], column: str) -> DataType:
+    """The type of an ``element``, ``key`` or ``value``."""
+    for name in path:
+        match type_, name:
+            case Array(element, _), "element":
+                type_ = element
+            case Map(key, _, _), "key":
+                type_ = key
+            case Map(_, value, _), "value":
+                type_ = value
+            case _:
+                raise _not_found(column, _NAMES_INSIDE.get(type(type_), ()))
+    return type_
+
+
+def _with_inner(type_: DataType, path: Sequence[str], new: DataType) -> DataType:
+    """The type with another one for an ``element``, ``key`` or ``value``."""
+    if not path:
+        return new
+    name, *rest = path
+    match type_, name:
+        case Array(), _:
+            return replace(type_, element=_with_inner(type_.element, rest, new))
+        case Map(), "key":
+            return replace(type_, key=_with_inner(type_.key, rest, new))
+        case Map(), _:
+            return replace(type_, value=_with_inner(type_.value, rest, new))
+    return type_  # its path was not found
 
 
 def allow_nulls(schema: Struct, column: str) -> Struct:
     """The schema with nulls allowed in a column."""
-    return _changed(schema, column, lambda field: replace(field, nullable=True))
+    path = path_of(schema, column)
+    return _changed(schema, path, column, lambda field: replace(field, nullable=True))
 
 
 def comment_on(schema: Struct, column: str, comment: str | None) -> Struct:
@@ -139,7 +196,7 @@ def comment_on(schema: Struct, column: str, comment: str | None) -> Struct:
         kept = {key: value for key, value in field.metadata.items() if key != "comment"}
         return replace(field, metadata=kept if comment is None else {**kept, "comment": comment})
 
-    return _changed(schema, column, edit)
+    return _changed(schema, path_of(schema, column), column, edit)
 
 
 def path_of(schema: Struct, column: str) -> tuple[str, ...]:
@@ -147,39 +204,47 @@ def path_of(schema: Struct, column: str) -> tuple[str, ...]:
     return (column,) if column in schema.names else tuple(column.split("."))
 
 
-def _changed(schema: Struct, column: str, change: Callable[[Field], Field]) -> Struct:
+def _changed(
+    schema: Struct, path: tuple[str, ...], column: str, change: Callable[[Field], Field]
+) -> Struct:
     return _edited(
-        schema, column, lambda fields, at: (*fields[:at], change(fields[at]), *fields[at + 1 :])
+        schema,
+        path,
+        column,
+        lambda fields, at: (*fields[:at], change(fields[at]), *fields[at + 1 :]),
     )
 
 
-def _edited(schema: Struct, column: str, edit: _Edit) -> Struct:
-    """The schema with an edit of the struct that contains a column."""
+def _edited(schema: Struct, path: tuple[str, ...], column: str, edit: _Edit) -> Struct:
+    """The schema with an edit of the struct that contains the field at a path."""
 
-    def inside(struct: Struct, path: tuple[str, ...]) -> Struct:
-        at = _position(struct.fields, path[0], column)
-        if len(path) == 1:
-            return Struct(edit(struct.fields, at))
-        field = struct.fields[at]
-        if not isinstance(field.type, Struct):
-            raise _not_found(column, struct.fields)
-        nested = replace(field, type=inside(field.type, path[1:]))
-        return Struct((*struct.fields[:at], nested, *struct.fields[at + 1 :]))
+    def inside(type_: DataType, path: tuple[str, ...]) -> DataType:
+        name, *rest = path
+        if not isinstance(type_, Struct):
+            inner = _inner(type_, (name,), column)
+            if not rest:
+                raise _not_found(column, ())  # elements have no name and no metadata
+            return _with_inner(type_, (name,), inside(inner, tuple(rest)))
+        at = _position(type_.fields, name, column)
+        if not rest:
+            return Struct(edit(type_.fields, at))
+        field = type_.fields[at]
+        nested = replace(field, type=inside(field.type, tuple(rest)))
+        return Struct((*type_.fields[:at], nested, *type_.fields[at + 1 :]))
 
-    return inside(schema, path_of(schema, column))
+    changed = inside(schema, path)
+    assert isinstance(changed, Struct)
+    return changed
 
 
 def _position(fields: Sequence[Field], name: str, column: str) -> int:
     for at, field in enumerate(fields):
         if field.name == name:
             return at
-    raise _not_found(column, fields)
+    raise _not_found(column, [field.name for field in fields])
 
 
-def _not_found(column: str, fields: Sequence[Field]) -> InvalidInputError:
+def _not_found(column: str, names: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(
-        "column not found",
-        column=column,
-        expected=", ".join(field.name for field in fields),
-        found=column,
+        "column not found", column=column, expected=", ".join(names) or None, found=column
     )
