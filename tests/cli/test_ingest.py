@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog as library
+from lakelog.errors import UnavailableError
 
 SCHEMA = {"id": pl.Int64, "name": pl.String, "day": pl.Date, "price": pl.Decimal(10, 2)}
 
@@ -278,6 +279,41 @@ def test_csv_of_bad_rows_only_is_diverted(
     assert places == [("a.csv", 2), ("a.csv", 3), ("b.csv", 2), ("b.csv", 3)]
     assert lakelog(*call, "--resume").code == 0
     assert len(rejected_rows(Path("log"))) == 4
+
+
+@pytest.mark.parametrize("sizes", [[12] * 3, [1 << 22] * 3, [12, 1 << 22, 12], [30, 12, 1 << 22]])
+def test_rows_of_a_batch_that_was_diverted_but_not_written_are_diverted_once(
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+) -> None:
+    lines = ["id", *map(str, range(4)), "x", "4", "y", "5", "x", *map(str, range(6, 9)), "z"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    call = ("ingest", "events", "a.csv", "--directory", "log", "--on-bad-row", "divert", "--resume")
+    append = library.Ingestor._append
+    for failing, size in enumerate(sizes, 1):
+        calls = iter(range(1, 100))
+
+        def fails(*args: Any, calls: Any = calls, failing: int = failing) -> int:
+            if next(calls) == failing:
+                raise UnavailableError("the disk is full")
+            return append(*args)
+
+        monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", size)
+        monkeypatch.setattr(library.Ingestor, "_append", fails)
+        lakelog(*call)
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 1 << 22)
+    monkeypatch.setattr(library.Ingestor, "_append", append)
+    assert lakelog(*call).code in {0, 1}
+    places = [(row["line"], row["row"]) for row in rejected_rows(Path("log"))]
+    assert places == [(6, "x"), (8, "y"), (10, "x"), (14, "z")]
+    assert ids(events) == list(range(9))
+    for _ in range(2):  # a stream is not a file
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
+        assert lakelog("ingest", "events", *call[3:-1]).code == 1
+    assert [row["line"] for row in rejected_rows(Path("log"))] == [6, 8, 10, 14, 1, 1]
 
 
 def test_quoted_empty_value_is_text_or_null(

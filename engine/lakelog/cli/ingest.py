@@ -268,7 +268,7 @@ def _read(
     interrupt: _Interrupt,
     line: _ProgressLine,
 ) -> None:
-    from lakelog.ingest.files import read_file, read_stream
+    from lakelog.ingest.files import STANDARD_INPUT, read_file, read_stream
 
     columns = ingestor.table.snapshot(max_staleness=60).schema.names
     is_file = name != _STANDARD_INPUT
@@ -285,7 +285,7 @@ def _read(
             else:
                 ingestor.write(rows)
         except InvalidInputError as error:
-            error.path = error.path or rows.file
+            error.path = error.path or rows.file or STANDARD_INPUT
             step = _next_step(rows, position, is_file=is_file)
             error.hint = f"{error.hint}; {step}" if error.hint else step
             raise

@@ -39,7 +39,7 @@ _MAX_ROW_BYTES = 64 << 20
 _SHOWN_BYTES = 100
 _FILE_MAGIC = b"ARROW1"
 _MARK = b"\xef\xbb\xbf"  # byte order mark
-_STANDARD_INPUT = "standard input"
+STANDARD_INPUT = "standard input"
 
 # A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
 # mark.
@@ -79,11 +79,11 @@ def read_stream(
     stream: BinaryIO, form: Format, columns: Sequence[str]
 ) -> Iterator[tuple[FileRows, int]]:
     """As `read_file`, of standard input."""
-    return _named(_STANDARD_INPUT, _read(_STANDARD_INPUT, stream, form, columns, 0))
+    return _named(STANDARD_INPUT, _read(None, stream, form, columns, 0))
 
 
 def _read(
-    name: str, stream: BinaryIO, form: Format, columns: Sequence[str], start: int
+    name: str | None, stream: BinaryIO, form: Format, columns: Sequence[str], start: int
 ) -> Iterator[tuple[FileRows, int]]:
     if form == "ndjson":
         _skip_to(stream, start)
@@ -195,7 +195,7 @@ def _complete(
 
 
 def _csv(
-    name: str, stream: BinaryIO, columns: Sequence[str], start: int
+    name: str | None, stream: BinaryIO, columns: Sequence[str], start: int
 ) -> Iterator[tuple[FileRows, int]]:
     _skip_to(stream, start)
     if start:

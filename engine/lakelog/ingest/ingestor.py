@@ -606,8 +606,8 @@ class Ingestor(Closing):
             ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row``, the
             text of a row of NDJSON or CSV, or the row as NDJSON (String). Of rows that `lakelog
             ingest` read, ``file`` (String) and ``line`` or, if it is not text, ``row_number``
-            (Int64, from 1). After a crash, or a write that failed, a row may occur twice, or be
-            accepted later.
+            (Int64, from 1). After a crash, or a write that failed, another row may occur twice, or
+            be accepted later.
         """
         if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
             return pl.DataFrame(schema=REJECTED)

@@ -110,11 +110,12 @@ class TextRows:
 @dataclass(frozen=True)
 class FileRows:
     """Rows of a file, and where they are: `numbers` returns the number of each, from 1. Its `unit`
-    is the line where the row begins, or the row, if the file is not text.
+    is the line where the row begins, or the row, if the file is not text. `file` is None for a
+    stream, which no later call reads again.
     """
 
     rows: Any
-    file: str
+    file: str | None
     unit: Literal["line", "row"]
     numbers: Callable[[], Sequence[int]]
 

@@ -227,6 +227,7 @@ class IngestDirectory:
         self.path, self._disk = directory, disk
         self._guard = threading.Lock()
         self._rejected: WritableFile | None = None
+        self._written: dict[str, set[tuple[Any, ...]]] = {}
         self._reserve_paths = [f"{directory}/{name}" for name in _RESERVE_NAMES]
         self._has_reserve = False
 
@@ -305,26 +306,27 @@ class IngestDirectory:
             self._disk.sync_directory(self.path)
 
     def reject(self, bad: Sequence[BadRow]) -> int:
-        """Append diverted rows, durably; returns their number."""
+        """Append diverted rows, durably; returns their number. Rows of a file are not repeated if
+        their batch is read again, because it was not written after they were diverted.
+        """
         now = dt.datetime.now(dt.UTC).isoformat()
-        lines = [
-            orjson.dumps(
-                {
-                    "time": now,
-                    "kind": each.reason.kind,
-                    "reason": str(each.reason),
-                    "column": each.reason.column,
-                    "file": each.file,
-                    "line": each.line,
-                    "row_number": each.row_number,
-                    "row": each.row if isinstance(each.row, str) else _row_text(each.row),
-                },
-                option=orjson.OPT_APPEND_NEWLINE,
-            )
+        rows: list[dict[str, Any]] = [
+            {
+                "time": now,
+                "kind": each.reason.kind,
+                "reason": str(each.reason),
+                "column": each.reason.column,
+                "file": each.file,
+                "line": each.line,
+                "row_number": each.row_number,
+                "row": each.row if isinstance(each.row, str) else _row_text(each.row),
+            }
             for each in bad
         ]
         with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
             file = self._rejected or self._open_rejected()
+            new = [row for row in rows if not self._is_written(row)]
+            lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in new]
             start = file.size()
             try:
                 write_all(file, lines)
@@ -335,7 +337,7 @@ class IngestDirectory:
                     file.truncate(start)
                 file.close()
                 raise
-        return len(lines)
+        return len(rows)
 
     def _open_rejected(self) -> WritableFile:
         try:
@@ -348,11 +350,41 @@ class IngestDirectory:
         self._rejected = file
         return file
 
+    def _is_written(self, row: Mapping[str, Any]) -> bool:
+        """Whether an earlier process diverted a row of a file."""
+        name = row["file"]
+        if name is None:
+            return False
+        if name not in self._written:  # it is the first bad row of the file in this process
+            data = self._disk.read(self.rejected_path).to_pybytes()
+            self._written[name] = _places_from(row, data)
+        return _place(row) in self._written[name]
+
     def close(self) -> None:
         """Close the file of diverted rows."""
         if self._rejected is not None:
             self._rejected.close()
             self._rejected = None
+
+
+def _places_from(first: Mapping[str, Any], data: bytes) -> set[tuple[Any, ...]]:
+    """The places of the last diverted rows of a file that are not before a row."""
+    found: set[tuple[Any, ...]] = set()
+    name = orjson.dumps(first["file"])
+    for line in reversed(data.split(b"\n")) if name in data else ():
+        if name in line and (row := orjson.loads(line)).get("file") == first["file"]:
+            if _number(row) < _number(first):
+                break
+            found.add(_place(row))
+    return found
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    return int(row["line"] or row["row_number"])
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["file"], row["line"], row["row_number"], row["row"]
 
 
 def _row_text(row: Any) -> str:
