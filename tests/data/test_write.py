@@ -412,6 +412,32 @@ def test_rows_are_appended_to_tables_with_columns_that_are_never_written(tmp_pat
     assert sorted(table.to_polars().rows()) == [(3, None)] * 2 + [(4, None)] + [(5, None)] * 2
 
 
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_void_fields_of_structs_are_left_out_of_files(tmp_path: Path, mode: str) -> None:
+    """As the protocol demands (Void Type); readers find null."""
+    inner = {"type": "struct", "fields": [field("w", "void"), field("b", "string")]}
+    outer = {"type": "struct", "fields": [field("u", "void"), field("i", inner), field("c")]}
+    schema = json.dumps({"type": "struct", "fields": [field("id"), field("s", outer)]})
+    properties = {"delta.columnMapping.mode": mode, "delta.enableChangeDataFeed": "true"}
+    table = lakelog.create(tmp_path, schema, configuration=properties, upkeep=False)
+    full = {"u": None, "i": {"w": None, "b": "x"}, "c": 1}
+    table.append(pl.DataFrame({"id": [1, 2, 3], "s": [{"i": {"b": "x"}, "c": 1}, None, full]}))
+    written = pq.read_schema(tmp_path / data_files(tmp_path)[0]).field(1).type
+    assert [written.field(n).type.num_fields for n in range(written.num_fields)] == [1, 0]
+    if mode == "none":
+        stats = json.loads(table.snapshot().files().collect()["stats"][0])
+        assert stats["nullCount"] == {"id": 0, "s": {"i": {"b": 1}, "c": 1}}
+        assert stats["minValues"] == {"id": 1, "s": {"i": {"b": "x"}, "c": 1}}
+    table.append(table.to_arrow())
+    table.update({"id": 4}, "id = 2")
+    table.delete("id = 3")
+    table.upsert(table.to_polars().head(1).with_columns(id=pl.lit(9, pl.Int64)), on=["id"])
+    table.compact()
+    rows = table.to_arrow().sort_by("id").to_pylist()
+    assert rows == [{"id": n, "s": None if n == 4 else full} for n in (1, 1, 4, 4, 9)]
+    assert table.changes(0).collect().height == 6 + 4 + 2 + 1
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_failed_background_upload_raises_and_leaves_no_file(tmp_path: Path, nth: int) -> None:
     table = table_at(tmp_path, by=())

@@ -502,4 +502,4 @@ def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
             return _is_readable(element, wider)
         case contract.Map(key, value, _), contract.Map(wider_key, wider_value, _):
             return _is_readable(key, wider_key) and _is_readable(value, wider_value)
-    return old == new or old == contract.Primitive("void") or contract.is_widening(old, new)
+    return old in (new, contract.VOID) or contract.is_widening(old, new)

@@ -657,13 +657,14 @@ def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
 
 
 def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """An array whose struct fields have other names; no value is copied."""
+    """An array whose struct fields have other names, without void fields; no value is copied."""
     if array.type.equals(type_) or not pa.types.is_nested(type_):
         return array
     nulls = _nulls(array)
     if pa.types.is_struct(type_):
         fields = [type_.field(index) for index in range(type_.num_fields)]
-        children = [renamed(array.field(i), f.type) for i, f in enumerate(fields)]
+        own = (n for n in range(array.type.num_fields) if not pa.types.is_null(array.type[n].type))
+        children = [renamed(array.field(n), f.type) for n, f in zip(own, fields, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
     if array.offset:
         array = pa.concat_arrays([array, array[:0]])  # masks go with arrays that begin at 0
@@ -692,7 +693,7 @@ def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
 
 def _merged(old: DataType, new: DataType) -> DataType:
     match old, new:
-        case Primitive("void"), _:
+        case contract.VOID, _:
             return new
         case Struct(fields), Struct():
             given: dict[str, Field] = {}

@@ -58,7 +58,6 @@ _FLOATS = ("float", "double")
 _NUMBER = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 _MAP = pl.Map(pl.String, pl.String)
-_VOID = Primitive("void")
 
 PartitionBy = Sequence[str] | Mapping[str, Any] | None
 
@@ -243,7 +242,7 @@ def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | N
             cause.message, path=path, expected=cause.expected, found=cause.found
         ) from cause
     plan = StatsPlan.of(columns.fields, configuration, "none")
-    plan = replace(plan, leaves=tuple(leaf for leaf in plan.leaves if leaf.type != _VOID))
+    plan = replace(plan, leaves=tuple(leaf for leaf in plan.leaves if leaf.type != contract.VOID))
     nullable = Struct(tuple(map(contract.nullable, columns.fields)))
     return _Footer(nullable, footer.num_rows, footer_statistics(plan, footer))
 
@@ -306,9 +305,9 @@ def _merged_struct(old: Struct, new: Struct, above: str, path: str) -> Struct:
 
 def _wider(old: DataType, new: DataType, name: str, path: str) -> DataType:
     """The type that has the values of both."""
-    if new in (old, _VOID):
+    if new in (old, contract.VOID):
         return old
-    if old == _VOID:
+    if old == contract.VOID:
         return new
     match old, new:
         case Struct(), Struct():
@@ -338,7 +337,7 @@ def _wider(old: DataType, new: DataType, name: str, path: str) -> DataType:
 def _typed(schema: Struct) -> Struct:
     """The schema without columns that have no type in any file."""
     for field in schema.fields:
-        if field.type != _VOID and _VOID in contract.leaf_types(field.type):
+        if field.type != contract.VOID and contract.VOID in contract.leaf_types(field.type):
             raise InvalidInputError(
                 f"the column {field.name!r} has a part without a type: it holds nulls only, or "
                 "nothing, in all files",
@@ -346,8 +345,8 @@ def _typed(schema: Struct) -> Struct:
                 found=_shown(field.type),
                 hint="write a file again with a type for it",
             )
-    typed = tuple(field for field in schema.fields if field.type != _VOID)
-    untyped = [field.name for field in schema.fields if field.type == _VOID]
+    typed = tuple(field for field in schema.fields if field.type != contract.VOID)
+    untyped = [field.name for field in schema.fields if field.type == contract.VOID]
     if untyped and not typed:
         raise InvalidInputError(
             "no column of the files has a type that a table can store",

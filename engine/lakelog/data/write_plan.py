@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -230,7 +230,16 @@ def is_clusterable(metadata: Metadata, clustering: Iterable[Sequence[str]]) -> b
 def _of_files(
     fields: Sequence[contract.Field], others: Sequence[str]
 ) -> tuple[contract.Field, ...]:
-    return tuple(f for f in fields if f.name not in others and not _is_never_written(f.type))
+    kept = (f for f in fields if f.name not in others and not _is_never_written(f.type))
+    return tuple(replace(f, type=_without_void(f.type)) for f in kept)
+
+
+def _without_void(type_: contract.DataType) -> contract.DataType:
+    """The type in files, whose structs lack void fields."""
+    if not isinstance(type_, contract.Struct):
+        return type_
+    kept = (f for f in type_.fields if f.type != contract.VOID)
+    return contract.Struct(tuple(replace(f, type=_without_void(f.type)) for f in kept))
 
 
 def _is_never_written(type_: contract.DataType) -> bool:
@@ -275,8 +284,7 @@ def _require_rows_writable(
     )
     write_support.check_actions(table, row, pl.DataFrame(), location, checked=row["path"])
     for column in metadata.schema.fields:
-        inside = list(_types_inside(column.type))
-        if contract.Struct(()) in (column.type, *inside) or any(map(_is_never_written, inside)):
+        if contract.is_nested(column.type) and _is_unwritable(column.type):
             raise UnsupportedFeatureError(
                 f"the column {column.name!r} has a type that lakelog does not write",
                 path=location,
@@ -284,16 +292,17 @@ def _require_rows_writable(
             )
 
 
-def _types_inside(type_: contract.DataType) -> Iterator[contract.DataType]:
+def _is_unwritable(type_: contract.DataType, *, in_collection: bool = False) -> bool:
+    """Whether files cannot have a type: void in a list or map, a struct without other fields
+    (Delta protocol, Void Type), or a nested type that lakelog does not know.
+    """
     match type_:
         case contract.Struct(fields):
-            inner: Sequence[contract.DataType] = [f.type for f in fields]
+            types = [field.type for field in fields]
+            is_void = all(each == contract.VOID for each in types)
+            return is_void or any(_is_unwritable(t, in_collection=in_collection) for t in types)
         case contract.Array(element, _):
-            inner = [element]
+            return _is_unwritable(element, in_collection=True)
         case contract.Map(key, value, _):
-            inner = [key, value]
-        case _:
-            inner = []
-    for each in inner:
-        yield each
-        yield from _types_inside(each)
+            return any(_is_unwritable(each, in_collection=True) for each in (key, value))
+    return _is_never_written(type_) and (in_collection or type_ != contract.VOID)

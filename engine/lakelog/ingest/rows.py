@@ -728,7 +728,7 @@ def _needs_look(field: Field) -> bool:
     return not plain or field.type in _OPAQUE or any("CHAR" in key for key in field.metadata)
 
 
-_OPAQUE = (Primitive("variant"), Primitive("void"))
+_OPAQUE = (contract.VARIANT, contract.VOID)
 _BINARY = Primitive("binary")
 
 

@@ -271,7 +271,7 @@ def to_json(type_: DataType) -> Any:
             }
 
 
-VARIANT = Primitive("variant")
+VARIANT, VOID = Primitive("variant"), Primitive("void")
 _STORED_VARIANT = Struct(
     tuple(Field(name, Primitive("binary"), nullable=False) for name in ("value", "metadata"))
 )

@@ -199,7 +199,7 @@ def _select(schema: contract.Struct, columns: Sequence[str] | None) -> contract.
 
 
 def _is_counted(type_: contract.DataType) -> bool:
-    return type_ != contract.Primitive("void")
+    return type_ != contract.VOID
 
 
 def struct_of_leaves(

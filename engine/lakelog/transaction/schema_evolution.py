@@ -22,7 +22,6 @@ from lakelog.model.contract import (
     DataType,
     Field,
     Map,
-    Primitive,
     Struct,
 )
 from lakelog.model.metadata import Metadata, is_on
@@ -184,7 +183,7 @@ class _Rules:
         self, old: DataType, new: DataType, path: tuple[str, ...], below: tuple[str, ...]
     ) -> list[tuple[str, DataType, DataType]]:
         """Check one type; return the changes to record in the field, as (field path, from, to)."""
-        if old == new or old == Primitive("void"):
+        if old in (new, contract.VOID):
             return []
         match old, new:
             case Struct(), Struct():
