@@ -6,6 +6,9 @@ import datetime as dt
 import io
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,42 @@ def test_columns_option_selects_and_orders_columns(lakelog: Any, table: str) -> 
     outcome = lakelog("files", table, "-o", "csv", "--columns", "size, path", "--limit", 2)
     assert outcome.text.splitlines()[0] == "size,path"
     assert len(outcome.text.splitlines()) == 3
+
+
+def test_column_with_a_comma_is_selected_in_double_quotes(lakelog: Any, tmp_path: Path) -> None:
+    engine.write(
+        tmp_path,
+        pl.DataFrame({"a,b": [1], "c": [2]}),
+        configuration={"delta.columnMapping.mode": "name"},
+    )
+    chosen = lakelog("rows", tmp_path, "--columns", 'c,"a,b"', "-o", "csv")
+    assert chosen.text.splitlines() == ['c,"a,b"', "2,1"]
+    refused = lakelog("rows", tmp_path, "--columns", "a,b")
+    assert (refused.code, 'did you mean "a,b"?' in refused.errors) == (2, True)
+
+
+def test_suffix_of_another_format_is_refused(lakelog: Any, table: str, tmp_path: Path) -> None:
+    for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet")):
+        assert lakelog("files", table, "--to", tmp_path / f"f.{suffix}").code == 0
+        assert len(rows_of((tmp_path / f"f.{suffix}").read_bytes(), form)) > 0
+    refused = lakelog("files", table, "--to", tmp_path / "f.xlsx")
+    assert (refused.code, "no format for .xlsx" in refused.errors) == (2, True)
+    assert not (tmp_path / "f.xlsx").exists()
+    assert lakelog("files", table, "--to", tmp_path / "f.txt").code == 0
+
+
+def test_characters_that_the_locale_lacks_are_escaped(tmp_path: Path) -> None:
+    engine.write(tmp_path, pl.DataFrame({"x": ["ü日"]}))
+    for form, expected in (("table", "ü\\u65e5"), ("csv", "ü日")):
+        shown = subprocess.run(
+            [sys.executable, "-m", "lakelog", "rows", str(tmp_path), "-o", form],
+            capture_output=True,
+            env=dict(os.environ) | {"PYTHONIOENCODING": "latin-1"},
+            check=True,
+        )
+        encoding = "latin-1" if form == "table" else "utf-8"
+        assert shown.stdout.decode(encoding).splitlines()[1].strip() == expected
+        assert shown.stderr == b""
 
 
 def test_actions_are_filtered_by_range_and_type(lakelog: Any, table: str) -> None:

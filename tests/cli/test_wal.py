@@ -344,7 +344,7 @@ def test_a_truncation_is_planned_first(lakelog: Call, log: Path) -> None:
     outcome = lakelog("wal", "truncate", log, 10)
     assert outcome.code == 0
     assert "nothing is changed without --apply" in outcome.text
-    assert "10 records would be void" in outcome.text
+    assert "10 records would be truncated" in outcome.text
     assert contents(log) == before
     planned = rows(lakelog("wal", "truncate", log, 10, "-o", "json").text)
     done = rows(lakelog("wal", "truncate", log, 10, "--apply", "-o", "json").text)

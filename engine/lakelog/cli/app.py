@@ -7,6 +7,7 @@ could not examine the table, 130 for an interrupt by the user, 141 for a closed 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -254,6 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the end
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # of what the locale cannot represent
     sys.exit(run(app, arguments))
 
 

@@ -130,7 +130,13 @@ class _Interrupt:
     help="Format of the input; by default of the suffix of a file, NDJSON for standard input.",
 )
 @click.option("--key", metavar="A,B", help="Key columns: a row replaces the one with its key.")
-@click.option("--max-rows", type=int, default=1_000_000, show_default=True, help="Rows per commit.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Rows per commit.",
+)
 @click.option("--max-bytes", type=options.Size(), default="128MB", help="Log bytes per commit.")
 @click.option(
     "--max-seconds",
@@ -180,7 +186,7 @@ def ingest(
         Ingestor(
             table,
             directory,
-            key=None if key is None else [name.strip() for name in key.split(",")],
+            key=None if key is None else options.names_of(key),
             max_rows=max_rows,
             max_bytes=max_bytes,
             max_seconds=max_seconds,

@@ -340,8 +340,8 @@ def replicate(
     """Copy a checkpoint to another location.
 
     The checkpoint is verified first. The copy is read back before publication, and its pointer is
-    written last. LOCATION is a folder, as a path or an fsspec URL, that is empty or contains a
-    replica of TABLE.
+    written last. LOCATION is a folder, as a path or an fsspec URL, that contains no
+    table, or a replica of TABLE.
     """
     from lakelog.display import size_text
 

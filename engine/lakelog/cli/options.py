@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import json
 import re
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from lakelog.table import Table
 
 FORMATS = ("table", "json", "ndjson", "csv", "parquet", "arrow")
+_ALIASES = {"jsonl": "ndjson", "pq": "parquet"}
+_OTHER_FORMATS = frozenset(("avro", "feather", "html", "ipc", "orc", "tsv", "xls", "xlsx"))
+"""Suffixes of files whose users would be surprised by a text table."""
 
 DEBUG = "lakelog.debug"
 """Key of ``--debug`` in the metadata of a context."""
@@ -327,7 +331,7 @@ def rows(command: _F) -> _F:
         "--limit", "-n", type=click.IntRange(0, _MOST_ROWS), help="Maximum number of rows."
     )
     columns = click.option(
-        "--columns", metavar="A,B", help="Only these columns, in this order.", default=""
+        "--columns", metavar="A,B", help='Only these columns, in this order: id,"a,b".', default=""
     )
     return output(limit(columns(command)))
 
@@ -336,7 +340,10 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
     """The options of `rows` as one value; binary output to a terminal is refused."""
     if form is None:
         suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
-        form = suffix if suffix in FORMATS else "table"
+        form = _ALIASES.get(suffix, suffix)
+        if form in _OTHER_FORMATS:
+            raise click.UsageError(f"no format for .{suffix}: pass --output {'|'.join(FORMATS)}")
+        form = form if form in FORMATS else "table"
     if form in ("parquet", "arrow") and to is None and sys.stdout.isatty():
         raise InvalidInputError(
             f"{form} is binary and would garble the terminal",
@@ -346,5 +353,15 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The comma-separated names of an option."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """The comma-separated names of an option; a name with a comma is in double quotes, as in CSV.
+
+    >>> names_of('id, "last, first",')
+    ('id', 'last, first')
+    """
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def name_text(name: str) -> str:
+    """A name as `names_of` takes it."""
+    return '"' + name.replace('"', '""') + '"' if "," in name or name.startswith('"') else name

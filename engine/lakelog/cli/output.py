@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from lakelog.cli.options import Output
+from lakelog.cli.options import Output, name_text
 from lakelog.cli.text import count
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 
@@ -90,7 +90,7 @@ def require_columns(known: Sequence[str], output: Output) -> None:
                 "--columns names a column that the output does not have",
                 column=name,
                 expected=", ".join(known),
-                hint=f"did you mean {', '.join(close)}?" if close else None,
+                hint=f"did you mean {', '.join(map(name_text, close))}?" if close else None,
             )
 
 

@@ -191,7 +191,7 @@ def _summary(report: WalReport) -> list[str]:
     if report.safe_seq:
         parts.append(f"safe up to sequence number {report.safe_seq}")
     if report.truncated_to:
-        parts.append(f"void up to {report.truncated_to}")
+        parts.append(f"truncated up to {report.truncated_to}")
     if report.set_aside:
         parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
     # One line per finding and per doubt.
@@ -464,7 +464,10 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         with WriteAheadLog(directory) as log:
             deleted_paths = set(log.truncate(up_to_seq).removed)
         after = inspect_log(directory)
-        summary = [f"void up to {after.truncated_to}", count(after.records, "record") + " left"]
+        summary = [
+            f"truncated up to {after.truncated_to}",
+            count(after.records, "record") + " left",
+        ]
         outcome = "removed"
     else:
         deleted_paths = {
@@ -472,8 +475,8 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
             for segment in before.segments
             if segment.last_seq is not None and segment.last_seq <= up_to_seq
         }
-        void = max(up_to_seq - before.truncated_to, 0)
-        summary = [f"{count(min(void, before.records), 'record')} would be void", PLANNED]
+        dropped = max(up_to_seq - before.truncated_to, 0)
+        summary = [f"{count(min(dropped, before.records), 'record')} would be truncated", PLANNED]
         outcome = "would be removed"
     rows = _segments(before).filter(pl.col("path").is_in(sorted(deleted_paths)))
     rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings", "doubts")

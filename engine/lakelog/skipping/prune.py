@@ -75,10 +75,11 @@ def row_wise(
         folded = {n.lower(): n for n in schema.names}
         close = difflib.get_close_matches(column.lower(), folded, n=3, cutoff=0.5)
         hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
+        quotes = "; a text value is in single quotes" if name == "SQL text" else ""
         raise InvalidInputError(
             f"{name} uses a column that the table does not have",
             column=column,
-            hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
+            hint=hint or "the table's columns: " + ", ".join(schema.names[:20]) + quotes,
         )
     node = _json(expr)
     _refuse_beyond_row(expr, node, name)
