@@ -237,7 +237,7 @@ def test_type_that_a_table_cannot_have_is_named_with_what_to_pass(
 ) -> None:
     rows = pa.table({"id": [1], "c": values})
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64})
-    merge = table.merge(rows, on="id").when_not_matched_insert_all()
+    merge = table.merge(rows, on="id", schema_mode="merge").when_not_matched_insert_all()
     for call in (
         partial(lakelog.write, tmp_path / "new", rows),
         partial(table.append, rows, schema_mode="merge"),
