@@ -28,6 +28,9 @@ def of_tables(root: Path) -> Calls:
     """Incorrect calls of a table, or without one."""
     table = lakelog.create(root / "t", {"id": pl.Int64, "day": pl.Date}, ["day"], upkeep=False)
     snapshot = table.snapshot()
+    pair = pl.Struct({"a": pl.Int64, "b": pl.Int64})
+    nested = lakelog.create(root / "nested", {"id": pl.Int64, "pair": pair}, upkeep=False)
+    half = pl.struct(a=1)
     odd: Any = object()
     sql: Any = "day = ="
     (root / "landing/p=1").mkdir(parents=True)
@@ -68,6 +71,12 @@ def of_tables(root: Path) -> Calls:
         "append: rows of a wrong type": lambda: table.append(odd),
         "overwrite: row outside of the condition": lambda: table.overwrite(
             pl.DataFrame({"id": [1]}), where=pl.col("id") == 2
+        ),
+        "upsert: field of a struct": lambda: nested.upsert(pl.select(id=1, pair=half), "id"),
+        "merge: field of a key": lambda: nested.upsert(pl.select(id=1, pair=half), "pair"),
+        "update: field of a struct": lambda: nested.update({"pair": half}),
+        "update: choice of structs": lambda: nested.update(
+            {"pair": pl.when(pl.col("id") > 1).then(half).otherwise("pair")}
         ),
         "checkpoint: layout": lambda: table.checkpoint(layout="zip"),
         "checkpoint: layout that the protocol forbids": lambda: table.checkpoint(layout="v2"),

@@ -893,7 +893,8 @@ class Table:
         Args:
             values: New values by column, whose name may be in any case: a Polars expression over
                 the table's columns, SQL text (``"price * 2"``, ``"'a text'"``), or any other Python
-                value as a literal. All see the old values. Only lossless casts are applied.
+                value as a literal. All see the old values. Only lossless casts are applied. A
+                struct has all fields of its column, some of which may be null.
             where: The rows to update, as `delete`; None is all rows.
             target_file_bytes: As `append`.
             compression: As `append`.
@@ -950,7 +951,8 @@ class Table:
                 case, also those of clauses and of source columns. Nulls match nothing.
             schema_mode: ``merge`` adds columns of the source that the table lacks, if a clause
                 assigns them by their name: `when_matched_update_all` and
-                `when_not_matched_insert_all` assign all. None raises an error.
+                `when_not_matched_insert_all` assign all. `when_matched_update_all` then keeps the
+                values of struct fields that the source lacks. None raises an error for both.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read; conflicts are as for `overwrite`.
@@ -992,7 +994,8 @@ class Table:
 
         Args:
             df: The rows, as `append` takes them; their keys must be unique. Columns that they lack
-                keep their values in updated rows.
+                keep their values in updated rows; so do fields of structs with `schema_mode`
+                ``merge``, and are an error without it.
             on: The key columns, as `merge`, without a mapping: all columns of the rows are written
                 by their names, so a key has the name that it has in the table.
             schema_mode: As `merge`.

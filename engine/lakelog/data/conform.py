@@ -545,6 +545,8 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
                 found=name,
             )
         given[known.name] = position
+    if not type_.fields:
+        return array  # because Arrow makes an array without children one without rows
     children = []
     for field in type_.fields:
         here = f"{path}.{field.name}"
@@ -623,6 +625,48 @@ def _unsliced(array: pa.Array) -> pa.Array:
 
 def _nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
+
+
+def given_part(type_: DataType, given: pa.DataType) -> DataType:
+    """A type without the struct fields that an Arrow type lacks, at any depth; with void ones."""
+    if isinstance(given, pa.BaseExtensionType):
+        return given_part(type_, given.storage_type)
+    if _is_encoded(given):
+        return given_part(type_, given.value_type)
+    match type_:
+        case Struct(fields) if pa.types.is_struct(given):
+            found = {each.name.lower(): each.type for each in given.fields}
+            kept = ((f, found.get(f.name.lower())) for f in fields)
+            return Struct(
+                tuple(
+                    field if own is None else replace(field, type=given_part(field.type, own))
+                    for field, own in kept
+                    if own is not None or field.type == contract.VOID
+                )
+            )
+        case Array(element) if contract.is_list(given):
+            return replace(type_, element=given_part(element, given.value_type))
+        case Map(key, value) if pa.types.is_map(given):
+            key, value = given_part(key, given.key_type), given_part(value, given.item_type)
+            return replace(type_, key=key, value=value)
+    return type_
+
+
+def require_fields(field: Field, given: pa.DataType, what: str, hint: str | None = None) -> None:
+    """Refuse an Arrow type that lacks fields of a column's structs; `what` names its values."""
+    part = given_part(field.type, given)
+    if part == field.type:
+        return
+    found = [each.text for each in contract.fields_of(part, (field.name,))]
+    expected = [each.text for each in contract.fields_of(field.type, (field.name,))]
+    missing = next(name for name in expected if name not in found)
+    raise InvalidInputError(
+        f"{what} lacks the field {missing!r}",
+        column=missing,
+        expected=", ".join(expected),
+        found=", ".join(found) or "no fields",
+        hint=hint,
+    )
 
 
 _FIELD_ID = b"PARQUET:field_id"

@@ -27,14 +27,14 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.arrow_arrays import as_int64
-from lakelog.data.conform import Conform, Incoming, unknown_column
+from lakelog.data.conform import Conform, Incoming, given_part, require_fields, unknown_column
 from lakelog.data.files import ReadPlan
 from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
-from lakelog.data.update import Assignments
+from lakelog.data.update import GIVE_FIELDS, Assignments
 from lakelog.data.write import slices
 from lakelog.errors import InvalidInputError, UnavailableError, naming_table
 from lakelog.input_validation import as_names
@@ -57,6 +57,10 @@ Kind = Literal["update", "delete", "insert"]
 _T, _S = "\0target row", "\0source row"
 _PIECE_ROWS = 1 << 16
 _SOURCE_SHARE, _INSERT_SHARE = 4, 32  # fractions of the memory limit
+_GIVE_FIELDS = (
+    'give all fields, or pass schema_mode="merge": fields of structs keep their values in the '
+    "table, those of array elements and map values are null"
+)
 _MOST_LISTED = 64  # keys that a condition lists; of more keys it has the bounds
 
 
@@ -123,7 +127,8 @@ class Merge:
         self, predicate: pl.Expr | str | None = None, except_cols: str | Sequence[str] = ()
     ) -> Self:
         """Update target rows that a source row matches, with all columns of the source but
-        `except_cols`; other columns keep their values.
+        `except_cols`; other columns keep their values, and so do fields of structs that the source
+        lacks if `schema_mode` is ``merge``; else they are an error.
         """
         self._matched.append(_Clause("update", predicate, None, as_names(except_cols)))
         return self
@@ -208,7 +213,13 @@ class Merge:
             **_clause_parameters("notMatchedBySourcePredicates", self._by_source),
         }
         change = _Merging(
-            commit.snapshot, source, on, self._matched, self._not_matched, self._by_source
+            commit.snapshot,
+            source,
+            on,
+            self._matched,
+            self._not_matched,
+            self._by_source,
+            keeps_fields=self._options.schema_mode == "merge",
         )
         rewriter = Rewriter(commit, change, self._memory_limit)
         with commit.guarded():
@@ -270,8 +281,9 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows to merge, in pieces, with keys and common columns in the target's types; `starts`
-    are the numbers of each piece's first row, and of all rows.
+    """The rows to merge, in pieces, with keys and common columns in the target's types, without
+    struct fields that they lack; `starts` are the numbers of each piece's first row, and of all
+    rows.
     """
 
     frames: Sequence[pl.DataFrame]
@@ -289,7 +301,15 @@ class _Source:
         of_target = {field.name.lower(): field.type for field in target.fields}
         names = {name: name.lower() for name in incoming.schema.names}
         names |= {ours: name.lower() for name, ours in keys.items()}
-        known = {ours: of_target[name] for ours, name in names.items() if name in of_target}
+        given = {field.name: field.type for field in incoming.schema}
+        known = {
+            ours: given_part(of_target[name], given[ours])
+            for ours, name in names.items()
+            if name in of_target
+        }
+        for name, ours in keys.items():
+            key = contract.Field(ours, of_target[name.lower()])
+            require_fields(key, given[ours], f"the key {ours!r} of the merge's source")
         own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
         types = known | {field.name: field.type for field in own.fields}
         fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
@@ -377,12 +397,10 @@ class _Effect:
         if self.where is not None:
             referenced_columns(self.where, seen)
         self.taken = clause.columns(sides.source.names) if clause.values is None else []
-        values = clause.values
-        if values is None:
-            values = {name: field_named(pl.col(SOURCE), name) for name in self.taken}
         self.assigned: Assignments | None = None
         if clause.kind != "delete":
-            self.assigned = Assignments(values, sides.rules, sides.partition_columns, seen)
+            values, hint = sides.values(clause)
+            self.assigned = Assignments(values, sides.rules, sides.partition_columns, seen, hint)
 
     @property
     def roots(self) -> list[str]:
@@ -392,11 +410,64 @@ class _Effect:
 
 @dataclass(frozen=True)
 class _Sides:
-    """The rules of the table, and the schema of the source."""
+    """The rules of the table, and the schema of the source; `keeps_fields`: an update with all
+    columns of the source keeps fields of structs that the source lacks.
+    """
 
     rules: RowRules
     partition_columns: tuple[str, ...]
     source: contract.Struct
+    keeps_fields: bool
+
+    def values(self, clause: _Clause) -> tuple[Mapping[str, Any], str | None]:
+        """The values that a clause assigns, and what to do if one lacks fields of a struct (None:
+        they may be null).
+        """
+        is_insert = clause.kind == "insert"
+        if clause.values is not None:
+            return clause.values, None if is_insert else GIVE_FIELDS
+        columns = clause.columns(self.source.names)
+        values = {name: field_named(pl.col(SOURCE), name) for name in columns}
+        if is_insert or not self.keeps_fields:
+            return values, None if is_insert else _GIVE_FIELDS
+        return {name: self._completed(name, value) for name, value in values.items()}, None
+
+    def _completed(self, name: str, value: pl.Expr) -> pl.Expr:
+        """A source column's value, with the table's values of struct fields that it lacks."""
+        ours, theirs = self.rules.schema.field(name), self.source.field(name)
+        if ours is None or theirs is None:
+            return value
+        is_hidden = ours.name in {SOURCE, TARGET}
+        old = field_named(pl.col(TARGET), ours.name) if is_hidden else column_named(ours.name)
+        return _completed(value, theirs.type, old, ours.type)
+
+
+def _completed(
+    new: pl.Expr, given: contract.DataType, old: pl.Expr, type_: contract.DataType
+) -> pl.Expr:
+    """A new value with the old values of struct fields that its type lacks; null if both are
+    (Delta Lake, UpdateExpressionsSupport).
+    """
+    if not (isinstance(given, contract.Struct) and isinstance(type_, contract.Struct)):
+        return new
+    if not _lacks_fields(given, type_):
+        return new
+    fields = []
+    for field in type_.fields:
+        was, own = field_named(old, field.name), given.field(field.name)
+        value = was
+        if own is not None:
+            value = _completed(field_named(new, own.name), own.type, was, field.type)
+        fields.append(value.alias(field.name))
+    return pl.when(new.is_not_null() | old.is_not_null()).then(pl.struct(fields))
+
+
+def _lacks_fields(given: contract.DataType, type_: contract.DataType) -> bool:
+    """Whether a struct, or one of its structs, lacks fields of another type."""
+    if not (isinstance(given, contract.Struct) and isinstance(type_, contract.Struct)):
+        return False
+    pairs = ((given.field(field.name), field) for field in type_.fields)
+    return any(own is None or _lacks_fields(own.type, field.type) for own, field in pairs)
 
 
 class _Merging(Change):
@@ -412,13 +483,16 @@ class _Merging(Change):
         matched: Sequence[_Clause],
         not_matched: Sequence[_Clause],
         by_source: Sequence[_Clause],
+        *,
+        keeps_fields: bool,
     ) -> None:
         keys = on.keys
         self._snapshot, self._source, self._keys = snapshot, source, keys
         schema = snapshot.schema
         rules = RowRules.of(snapshot.table_configuration)
         self._pairs = on.of_pairs(schema, source.schema, rules.now_us)
-        sides = _Sides(rules, snapshot.metadata.partition_columns, source.schema)
+        partition_columns = snapshot.metadata.partition_columns
+        sides = _Sides(rules, partition_columns, source.schema, keeps_fields)
         target_row = _with_struct(schema, contract.Field(TARGET, schema))
         pair = _with_struct(target_row, contract.Field(SOURCE, source.schema))
         source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))

@@ -14,7 +14,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.conform import Conform
+from lakelog.data.conform import Conform, require_fields, to_table
 from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
@@ -31,6 +31,10 @@ from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
 _ROW = "\x00row"
+GIVE_FIELDS = (
+    "give all fields, of which some may be null; pl.col(...).struct.with_fields(...) replaces some"
+)
+"""What to do about a new value that lacks fields."""
 
 
 def delete(
@@ -118,7 +122,8 @@ def _run(
 
 class Assignments:
     """New values of columns, by Polars expressions or SQL text over the columns `seen` (None: the
-    table's), or literals.
+    table's), or literals. A value that lacks fields of a struct is refused with the hint
+    `give_fields`; if it is None, they are null.
     """
 
     def __init__(
@@ -127,7 +132,9 @@ class Assignments:
         rules: RowRules,
         partition_columns: tuple[str, ...],
         seen: contract.Struct | None = None,
+        give_fields: str | None = GIVE_FIELDS,
     ) -> None:
+        self._give_fields = give_fields
         if not values:
             raise InvalidInputError(
                 "the new values must be a mapping of at least one column",
@@ -155,11 +162,12 @@ class Assignments:
                     f"the column {name!r} has two new values", column=name, found=given
                 )
             expr = _expression(field, value, seen, rules.now_us)
-            _, roots = row_wise(expr, seen, f"the new value of {name!r}", empty)
+            what = f"the new value of {name!r}"
+            _, roots = row_wise(expr, seen, what, empty, adds_fields=give_fields is None)
             self._roots |= set(roots)
             self._expressions[name] = expr
-        changed = [field for field in schema.fields if field.name in self._expressions]
-        self._conform = Conform(changed, partition_columns)
+        self._changed = [field for field in schema.fields if field.name in self._expressions]
+        self._conform = Conform(self._changed, partition_columns)
         # A wrong type is reported before a row is read.
         self.values(empty)
 
@@ -195,7 +203,13 @@ class Assignments:
                 f"a new value cannot be computed: {row_error(cause)}",
                 column=", ".join(names),
             ) from cause
-        return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
+        new = to_table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
+        if self._give_fields is not None:
+            for field in self._changed:
+                given = new.schema.field(field.name).type
+                what = f"the new value of {field.name!r}"
+                require_fields(field, given, what, self._give_fields)
+        return self._conform.table(new)
 
     def apply(self, rows: pa.Table, seen: pl.DataFrame | None = None) -> pa.Table:
         """The rows with their new values, and generated columns computed from them."""

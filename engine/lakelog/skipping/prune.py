@@ -48,10 +48,16 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
 
 
 def row_wise(
-    expr: pl.Expr, schema: contract.Struct, name: str, empty: pl.DataFrame | None = None
+    expr: pl.Expr,
+    schema: contract.Struct,
+    name: str,
+    empty: pl.DataFrame | None = None,
+    *,
+    adds_fields: bool = True,
 ) -> tuple[pl.DataType, tuple[str, ...]]:
     """The type of a row-wise expression, and the columns that it reads; `empty` is a frame of the
-    schema without rows, which a caller with many expressions makes once.
+    schema without rows, which a caller with many expressions makes once. Without `adds_fields`, an
+    expression in which Polars adds fields to structs is refused.
     """
     if not isinstance(expr, pl.Expr):
         raise InvalidInputError(
@@ -95,6 +101,8 @@ def row_wise(
             hint=_OWN_TYPE,
         ) from cause
     _require_comparable(expr, node, empty.lazy(), name)
+    if not adds_fields:
+        _require_same_fields(expr, node, empty.lazy(), name)
     return outcome, tuple(n for n in schema.names if n in roots)
 
 
@@ -117,6 +125,37 @@ def _require_comparable(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: s
                 )
     for position, child in enumerate(children):
         _require_comparable(child, _child_node(node, position), columns, name)
+
+
+def _require_same_fields(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
+    """Refuse a choice of structs with different fields: Polars would add fields of nulls."""
+    children = list(reversed(expr.meta.pop()))
+    if isinstance(node, dict) and "Ternary" in node:
+        try:
+            types = [columns.select(c.alias("")).collect_schema()[""] for c in children[:2]]
+        except pl.exceptions.PolarsError:
+            types = []  # of fields within a struct
+        if types and _differ_in_fields(*types):
+            raise InvalidInputError(
+                f"{name} chooses between structs with different fields",
+                expected=str(types[0]),
+                found=str(types[1]),
+                hint="give all fields in both, of which some may be null",
+            )
+    for position, child in enumerate(children):
+        _require_same_fields(child, _child_node(node, position), columns, name)
+
+
+def _differ_in_fields(ours: object, theirs: object) -> bool:
+    match ours, theirs:
+        case pl.Struct(), pl.Struct():
+            inside = {field.name: field.dtype for field in theirs.fields}
+            return {field.name for field in ours.fields} != inside.keys() or any(
+                _differ_in_fields(field.dtype, inside[field.name]) for field in ours.fields
+            )
+        case (pl.List() | pl.Array(), pl.List() | pl.Array()):
+            return _differ_in_fields(ours.inner, theirs.inner)
+    return False
 
 
 def _are_comparable(

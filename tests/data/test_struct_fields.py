@@ -1,0 +1,363 @@
+"""Updates with structs that lack fields of the table's: the fields are kept, or the call refused.
+
+With schema_mode="merge" the result equals a model of Delta on Spark (UpdateExpressionsSupport).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import InvalidInputError
+from lakelog.model import contract
+from tests.budget import rng_of, share_of
+from tests.data.rows import data_files
+
+Shape = Mapping[str, Any] | None
+"""The fields of a struct; None is a number."""
+
+TABLE: Shape = {
+    "k": None,
+    "s": {"a": None, "b": None, "x": {"p": None, "q": None}, "y": {"m": None}},
+}
+SOURCE: Shape = {"k": None, "s": {"y": {"m": None}, "x": {"new": None, "Q": None}, "A": None}}
+EVOLVED: Shape = {
+    "a": None,
+    "b": None,
+    "x": {"p": None, "q": None, "new": None},
+    "y": {"m": None},
+}
+ROWS = pl.DataFrame({"k": [1, 2], "s": [{"a": 1, "b": 10}, {"a": 2, "b": 20}]})
+LESS = pl.DataFrame({"k": [1, 3], "s": [{"a": 100}, {"a": 300}]})
+CONFIGURATIONS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "vectors": {"delta.enableDeletionVectors": "true"},
+    "feed": {"delta.enableChangeDataFeed": "true"},
+    "feed and vectors": {
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableDeletionVectors": "true",
+    },
+    "mapped by name": {"delta.columnMapping.mode": "name"},
+    "mapped by id": {"delta.columnMapping.mode": "id"},
+}
+
+
+def dtype_of(shape: Shape) -> pl.DataType:
+    if shape is None:
+        return pl.Int64()
+    return pl.Struct({name: dtype_of(each) for name, each in shape.items()})
+
+
+def value_of(rng: random.Random, shape: Shape) -> Any:
+    if rng.random() < 0.3:
+        return None
+    if shape is None:
+        return rng.randrange(1000)
+    return {name: value_of(rng, each) for name, each in shape.items()}
+
+
+def frame_of(rng: random.Random, shape: Shape, keys: list[int]) -> pl.DataFrame:
+    assert shape is not None
+    rows = [{"k": key, "s": value_of(rng, shape["s"])} for key in keys]
+    return pl.DataFrame(rows, schema={name: dtype_of(each) for name, each in shape.items()})
+
+
+def folded(value: Any) -> Any:
+    """The value with names of fields in lower case."""
+    if isinstance(value, Mapping):
+        return {name.lower(): folded(each) for name, each in value.items()}
+    return value
+
+
+def lacks(given: Shape, shape: Shape) -> bool:
+    if given is None or shape is None:
+        return False
+    return any(n not in given or lacks(given[n], each) for n, each in shape.items())
+
+
+def updated(new: Any, given: Shape, old: Any, shape: Shape) -> Any:
+    if given is None or shape is None or not lacks(given, shape):
+        return new
+    if new is None and old is None:
+        return None
+    new, old = new or {}, old or {}
+    return {
+        name: updated(new.get(name), given[name], old.get(name), each)
+        if name in given
+        else old.get(name)
+        for name, each in shape.items()
+    }
+
+
+def inserted(new: Any, shape: Shape) -> Any:
+    if new is None or shape is None:
+        return new
+    return {name: inserted(new.get(name), each) for name, each in shape.items()}
+
+
+def new_table(path: Path, rows: pl.DataFrame = ROWS, **properties: str) -> Table:
+    lakelog.write(path, rows, configuration=properties)
+    return lakelog.open(path, upkeep=False)
+
+
+@pytest.mark.parametrize("seed", range(share_of(3)))
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
+def test_upsert_keeps_the_fields_that_the_source_lacks(
+    tmp_path: Path, configuration: dict[str, str], seed: int
+) -> None:
+    rng = rng_of(f"structs {seed}")
+    rows, source = frame_of(rng, TABLE, list(range(30))), frame_of(rng, SOURCE, list(range(15, 45)))
+    table = new_table(tmp_path, rows, **configuration)
+    table.upsert(source, on="k", schema_mode="merge")
+    old, new = dict(rows.rows()), dict(source.rows())
+    given = folded(SOURCE)["s"]
+    expected = {k: inserted(v, EVOLVED) for k, v in old.items() if k not in new}
+    for k, v in new.items():
+        has = k in old
+        value = (
+            updated(folded(v), given, old.get(k), EVOLVED) if has else inserted(folded(v), EVOLVED)
+        )
+        expected[k] = value
+    found = lakelog.open(tmp_path, upkeep=False).to_polars()
+    assert dict(found.rows()) == expected
+    assert found["s"].struct.fields == ["a", "b", "x", "y"]
+    if "delta.enableChangeDataFeed" in configuration:
+        changes = table.changes(1).collect()
+        for kind, values, keys in (
+            (
+                "update_preimage",
+                {k: inserted(v, EVOLVED) for k, v in old.items()},
+                old.keys() & new,
+            ),
+            ("update_postimage", expected, old.keys() & new),
+            ("insert", expected, new.keys() - old.keys()),
+        ):
+            of_kind = changes.filter(_change_type=kind).select("k", "s")
+            assert dict(of_kind.rows()) == {k: values[k] for k in keys}
+
+
+def test_update_of_delta_s_own_tests_gives_its_result(tmp_path: Path) -> None:
+    rows = pl.DataFrame(
+        {"key": [1, 2], "x": [{"a": 1, "b": 10, "c": 100}, {"a": 2, "b": 20, "c": 0}]}
+    )
+    table = new_table(tmp_path, rows)
+    source = pl.DataFrame({"key": [1], "x": [{"a": 0, "c": 0}]})
+    table.merge(source, on="key", schema_mode="merge").when_matched_update_all().execute()
+    assert dict(table.to_polars().rows()) == {
+        1: {"a": 0, "b": 10, "c": 0},
+        2: {"a": 2, "b": 20, "c": 0},
+    }
+    with pytest.raises(InvalidInputError) as error:
+        table.upsert(source, on="key")
+    assert error.value.column == "x.b"
+    assert error.value.expected == "x.a, x.b, x.c"
+    assert error.value.found == "x.a, x.c"
+    assert 'schema_mode="merge"' in str(error.value)
+
+
+SOURCE_S, TARGET_S = (pl.col(side).struct.field("s") for side in ("source", "target"))
+
+
+@pytest.mark.parametrize("mode", [None, "merge"])
+@pytest.mark.parametrize("vectors", ["false", "true"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda table, new: table.when_matched_update({"s": "source.s"}),
+        lambda table, new: table.when_matched_update({"S": SOURCE_S}),
+        lambda table, new: table.when_matched_update({"s": new}, "source.s.a > 1"),
+        lambda table, new: table.when_matched_update(
+            {"s": pl.when(SOURCE_S.struct.field("a") > 1).then(SOURCE_S).otherwise(TARGET_S)}
+        ),
+        lambda table, new: table.when_matched_update(
+            {"s": "case when source.s.a > 1 then source.s else target.s end"}
+        ),
+        lambda table, new: table.when_not_matched_by_source_update({"s": new}),
+        lambda table, new: table.when_matched_delete().when_not_matched_by_source_update(
+            {"s": new}
+        ),
+    ],
+)
+def test_merge_refuses_assigned_structs_without_some_fields(
+    tmp_path: Path, call: Callable[..., Any], vectors: str, mode: Any
+) -> None:
+    table = new_table(tmp_path, ROWS, **{"delta.enableDeletionVectors": vectors})
+    files = data_files(tmp_path)
+    merge = call(table.merge(LESS, on="k", schema_mode=mode), pl.struct(a=pl.lit(5)))
+    with pytest.raises(InvalidInputError, match=r"lacks the field 's\.b'|different"):
+        merge.execute()
+    assert data_files(tmp_path) == files
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 5},
+        pl.struct(a=pl.col("s").struct.field("a") + 1),
+        pl.when(pl.col("k") == 1).then(pl.struct(a=5)).otherwise(pl.col("s")),
+        pl.when(pl.col("k") == 1).then(pl.struct(a=5)),
+    ],
+)
+def test_update_refuses_structs_without_some_fields(tmp_path: Path, value: Any) -> None:
+    table = new_table(tmp_path)
+    files = data_files(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"lacks the field 's\.b'|different fields"):
+        table.update({"s": value}, "k = 1")
+    assert data_files(tmp_path) == files
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"a": 5, "b": None}, {"a": 5, "b": None}),
+        (pl.struct(b=None, A=5), {"a": 5, "b": None}),
+        (None, None),
+        (pl.col("s").struct.with_fields(a=pl.field("a") * 7), {"a": 7, "b": 10}),
+        (
+            pl.when(pl.col("k") == 1).then(pl.struct(a=5, b=None)).otherwise(pl.col("s")),
+            {"a": 5, "b": None},
+        ),
+    ],
+)
+def test_update_takes_nulls_that_are_given(tmp_path: Path, value: Any, expected: Any) -> None:
+    table = new_table(tmp_path)
+    table.update({"s": value}, "k = 1")
+    assert dict(table.to_polars().rows()) == {1: expected, 2: {"a": 2, "b": 20}}
+
+
+def test_new_rows_have_nulls_in_fields_that_the_source_lacks(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    merge = table.merge(LESS, on="k").when_matched_delete().when_not_matched_insert_all()
+    merge.execute()
+    fours = LESS.with_columns(k=pl.lit(4)).head(1)
+    table.merge(fours, on="k").when_not_matched_insert({"k": 4, "s": "source.s"}).execute()
+    assert dict(table.to_polars().rows()) == {
+        2: {"a": 2, "b": 20},
+        3: {"a": 300, "b": None},
+        4: {"a": 100, "b": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "old", "dtype_of_source", "new", "stored", "missing"),
+    [
+        (
+            pl.List(pl.Struct({"a": pl.Int64, "b": pl.Int64})),
+            [{"a": 1, "b": 2}, None],
+            pl.List(pl.Struct({"b": pl.Int64})),
+            [{"b": 9}, None],
+            [{"a": None, "b": 9}, None],
+            "s.element.a",
+        ),
+        (
+            pl.Map(pl.String, pl.Struct({"a": pl.Int64, "b": pl.Int64})),
+            {"x": {"a": 1, "b": 2}},
+            pl.Map(pl.String, pl.Struct({"b": pl.Int64})),
+            {"x": {"b": 9}},
+            {"x": {"a": None, "b": 9}},
+            "s.value.a",
+        ),
+        (
+            pl.Struct({"l": pl.List(pl.Struct({"a": pl.Int64, "b": pl.Int64})), "n": pl.Int64}),
+            {"l": [{"a": 1, "b": 2}], "n": 5},
+            pl.Struct({"l": pl.List(pl.Struct({"b": pl.Int64}))}),
+            {"l": [{"b": 9}]},
+            {"l": [{"a": None, "b": 9}], "n": 5},
+            "s.l.element.a",
+        ),
+    ],
+)
+def test_elements_and_values_of_maps_are_replaced_with_schema_mode(
+    tmp_path: Path, dtype: Any, old: Any, dtype_of_source: Any, new: Any, stored: Any, missing: str
+) -> None:
+    rows = pl.DataFrame({"k": [1], "s": [old]}, schema={"k": pl.Int64, "s": dtype})
+    source = pl.DataFrame({"k": [1], "s": [new]}, schema={"k": pl.Int64, "s": dtype_of_source})
+    table = new_table(tmp_path, rows)
+    with pytest.raises(InvalidInputError, match="lacks the field") as error:
+        table.upsert(source, on="k")
+    assert error.value.column == missing
+    for mode in (None, "merge"):
+        merge = table.merge(source, on="k", schema_mode=mode)
+        with pytest.raises(InvalidInputError, match="lacks the field"):
+            merge.when_matched_update({"s": "source.s"}).execute()
+    table.upsert(source, on="k", schema_mode="merge")
+    assert table.to_polars()["s"].to_list() == [stored]
+
+
+def test_not_null_fields_that_the_source_lacks_are_kept_or_refused(tmp_path: Path) -> None:
+    inside = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])
+    schema = pa.schema([("k", pa.int64()), ("s", inside)])
+    rows = pa.table({"k": [1, 2], "s": [{"a": 1, "b": 10}, None]}, schema)
+    table = lakelog.create(tmp_path, contract.from_arrow(schema), upkeep=False)
+    table.append(rows)
+    table.merge(LESS, on="k", schema_mode="merge").when_matched_update_all().execute()
+    expected = {1: {"a": 100, "b": 10}, 2: None}
+    assert dict(table.to_polars().rows()) == expected
+    for key in (2, 3):
+        with pytest.raises(InvalidInputError, match=r"'s\.b' is NOT NULL"):
+            table.upsert(LESS.head(1).with_columns(k=pl.lit(key)), on="k", schema_mode="merge")
+    assert dict(table.to_polars().rows()) == expected
+
+
+def test_columns_named_source_and_target_keep_their_fields(tmp_path: Path) -> None:
+    rows = ROWS.select("k", source="s", target="s")
+    table = new_table(tmp_path, rows)
+    table.upsert(LESS.select("k", source="s", target="s"), on="k", schema_mode="merge")
+    assert {row[0]: row[1:] for row in table.to_polars().rows()} == {
+        1: ({"a": 100, "b": 10},) * 2,
+        2: ({"a": 2, "b": 20},) * 2,
+        3: ({"a": 300, "b": None},) * 2,
+    }
+
+
+@pytest.mark.parametrize("names", [("*", "^a.*$"), ("a.b", "a")])
+def test_fields_named_like_patterns_are_kept(tmp_path: Path, names: tuple[str, str]) -> None:
+    one, two = names
+    rows = pl.DataFrame({"k": [1], "s": [{one: 1, two: {one: 2, two: 3}}]})
+    table = new_table(tmp_path, rows)
+    source = pl.DataFrame({"k": [1], "s": [{two: {two: 9}}]})
+    table.upsert(source, on="k", schema_mode="merge")
+    assert table.to_polars()["s"].to_list() == [{one: 1, two: {one: 2, two: 9}}]
+
+
+def test_encoded_structs_and_structs_without_fields_keep_the_table_s_fields(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    encoded = pa.DictionaryArray.from_arrays([0], pa.array([{"a": 100}]))
+    source = pa.table({"k": [1], "s": encoded})
+    empty = pa.table({"k": [2], "s": pa.array([{}], pa.struct([]))})
+    for rows in (source, empty):
+        with pytest.raises(InvalidInputError, match="lacks the field"):
+            table.upsert(rows, on="k")
+        table.upsert(rows, on="k", schema_mode="merge")
+    assert dict(table.to_polars().rows()) == {1: {"a": 100, "b": 10}, 2: {"a": 2, "b": 20}}
+
+
+@pytest.mark.parametrize("mode", [None, "merge"])
+def test_keys_without_some_fields_are_refused(tmp_path: Path, mode: Any) -> None:
+    rows = ROWS.select(k="s", v="k")
+    table = new_table(tmp_path, rows)
+    with pytest.raises(InvalidInputError, match=r"the key 'k' .* lacks the field 'k\.b'"):
+        table.upsert(LESS.select(k="s", v="k"), on="k", schema_mode=mode)
+    table.upsert(rows.with_columns(v=pl.col("v") * 5), on="k", schema_mode=mode)
+    assert sorted(table.to_polars()["v"]) == [5, 10]
+
+
+def test_void_fields_need_not_be_given(tmp_path: Path) -> None:
+    pair = pa.struct([("a", pa.int64()), ("void", pa.null())])
+    schema = contract.from_arrow(pa.schema([("k", pa.int64()), ("s", pair)]), void=True)
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.append(LESS)
+    table.update({"s": {"a": 5}}, "k = 1")
+    table.upsert(LESS.filter(k=3).with_columns(s=pl.struct(a=7)), on="k")
+    found = {k: s["a"] for k, s in table.to_polars().rows()}
+    assert found == {1: 5, 3: 7}
