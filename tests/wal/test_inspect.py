@@ -112,6 +112,19 @@ def test_truncation_and_files_set_aside_are_reported(tmp_path: Path) -> None:
     assert report.set_aside == (str(tmp_path / "00000000000000000001.wal.damaged"),)
 
 
+def test_a_segment_that_a_truncation_did_not_delete_is_truncated(tmp_path: Path) -> None:
+    made(tmp_path)
+    first = min(tmp_path.glob("*.wal"))
+    data = first.read_bytes()
+    with WriteAheadLog(tmp_path) as log:
+        log.truncate(5)
+    first.write_bytes(data)
+    report = inspect(tmp_path)
+    assert ranges(report)[0] == ("truncated", 1, 2)
+    assert {each.status for each in report.segments[1:]} == {"live"}
+    assert report.records == 4
+
+
 def test_historic_log_is_reported_in_the_same_format(tmp_path: Path) -> None:
     writer = Writer002(marks_batches=True, rotate_bytes=100)
     for key, value in PAIRS:

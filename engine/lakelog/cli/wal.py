@@ -191,7 +191,7 @@ def _summary(report: WalReport) -> list[str]:
     if report.safe_seq:
         parts.append(f"safe up to sequence number {report.safe_seq}")
     if report.truncated_to:
-        parts.append(f"truncated up to {report.truncated_to}")
+        parts.append(f"truncated up to sequence number {report.truncated_to}")
     if report.set_aside:
         parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
     # One line per finding and per doubt.
@@ -455,7 +455,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         )
     if up_to_seq > before.safe_seq:
         raise InvalidInputError(
-            "a log cannot be truncated beyond its last record",
+            "a log cannot be truncated after its last record",
             path=directory,
             expected=f"0 to {before.safe_seq}",
             found=up_to_seq,
@@ -465,7 +465,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
             deleted_paths = set(log.truncate(up_to_seq).removed)
         after = inspect_log(directory)
         summary = [
-            f"truncated up to {after.truncated_to}",
+            f"truncated up to sequence number {after.truncated_to}",
             count(after.records, "record") + " left",
         ]
         outcome = "removed"
@@ -475,8 +475,8 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
             for segment in before.segments
             if segment.last_seq is not None and segment.last_seq <= up_to_seq
         }
-        dropped = max(up_to_seq - before.truncated_to, 0)
-        summary = [f"{count(min(dropped, before.records), 'record')} would be truncated", PLANNED]
+        num_records = min(max(up_to_seq - before.truncated_to, 0), before.records)
+        summary = [f"{count(num_records, 'record')} would be truncated", PLANNED]
         outcome = "would be removed"
     rows = _segments(before).filter(pl.col("path").is_in(sorted(deleted_paths)))
     rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings", "doubts")

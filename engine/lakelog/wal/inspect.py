@@ -25,12 +25,14 @@ from lakelog.wal.segments import DAMAGED_SUFFIX, Segment, named_seq
 WalFormat = Literal["lakelog", "002", "003", "003-crc"]
 """lakelog's own format, and the historic ones."""
 
-SegmentStatus = Literal["live", "void", "damaged"]
+SegmentStatus = Literal["live", "truncated", "damaged"]
 
 
 @dataclass(frozen=True)
 class SegmentReport:
-    """One file of a log; ``damaged``: itself or after damage, so records may be invalid."""
+    """One file of a log. ``truncated``: a truncation did not delete it, and readers ignore it;
+    ``damaged``: itself or after damage, so records may be invalid.
+    """
 
     path: str
     status: SegmentStatus
@@ -124,7 +126,7 @@ def _set_aside(directory: str, names: list[str]) -> tuple[str, ...]:
 
 def _segments(verdict: Verdict, modified: Callable[[str], int | None]) -> tuple[SegmentReport, ...]:
     damaged = {segment.path for segment in verdict.lost}
-    found = [_segment(segment, "void", modified) for segment in verdict.truncated]
+    found = [_segment(segment, "truncated", modified) for segment in verdict.truncated]
     found += [
         _segment(segment, "live", modified)
         for segment in verdict.live

@@ -66,7 +66,7 @@ class TruncateReport(Displayed):
     """Result of a truncation.
 
     Attributes:
-        truncated_to: Records up to this sequence number are removed.
+        truncated_to: Records up to this sequence number are truncated.
         removed: The deleted segments.
     """
 
