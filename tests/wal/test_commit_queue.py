@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakelog.errors import InvalidInputError
+from lakelog.wal import group_commit
 from lakelog.wal.group_commit import CommitQueue, QueuedRequest
 from tests.wal.interrupts import Interrupts
 
@@ -28,6 +30,7 @@ class Bench:
         self.seconds = seconds
         self.serving = 0
         self.serving_as = self.serve
+        self.finished: list[int] = []  # threads of `run`
         self.requests: CommitQueue[Work] = CommitQueue(self.served)
 
     def served(self, works: Sequence[Work]) -> None:
@@ -55,6 +58,7 @@ def run(bench: Bench, threads: int, each: int) -> list[Work]:
             bench.requests.take(request)
             assert request.by is not None
             done.append(request)
+        bench.finished.append(thread)
 
     started = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
     for thread in started:
@@ -80,6 +84,39 @@ def test_all_are_served_once_and_share(seconds: float) -> None:
         assert [n for at, n in served if at == thread] == list(range(30))
     if seconds:
         assert len(bench.groups) < 160
+
+
+def test_threads_that_come_again_share_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    serve, queue = bench.serve, bench.requests
+    now_s = 0.0
+
+    def is_any_running() -> bool:
+        """Whether a thread neither waits, nor is served, nor is finished."""
+        return len(bench.finished) + len(queue._waiting) + len(queue._serving) < 8
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        if is_any_running():
+            time.sleep(0.0001)  # the clock stops, so a busy machine makes no difference
+        else:
+            now_s += seconds
+
+    def slowly(works: Sequence[Work]) -> None:
+        nonlocal now_s
+        while is_any_running():
+            time.sleep(0.0001)
+        now_s += 0.003
+        serve(works)
+
+    clock = SimpleNamespace(perf_counter=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr(group_commit, "time", clock)
+    bench.serving_as = slowly
+    run(bench, 8, 20)
+    first, *middle = map(len, bench.groups[:20])
+    assert middle == [8] * 19
+    # Without waiting for it, the first thread that returns has every second group for itself: 40.
+    assert [len(group) for group in bench.groups[20:]] == [8 - first] * (first < 8)
 
 
 def test_waiting_thread_is_served_or_becomes_the_leader() -> None:

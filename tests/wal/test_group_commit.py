@@ -17,7 +17,6 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.wal import group_commit
 from lakelog.wal.encode import LARGE_BYTES, RECORD_BYTES
 from lakelog.wal.log import WriteAheadLog, append_part
 from tests.concurrency import outcomes
@@ -66,18 +65,6 @@ def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
     for thread, own in enumerate(numbers):
         assert own == sorted(own)
         assert [by_number[seq] for seq in own] == [f"{thread} {n}" for n in range(12)]
-
-
-def test_threads_that_write_again_share_the_next_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "_GATHERING_SHARE", 10.0)  # on a machine that is busy too
-    monkeypatch.setattr(group_commit, "_MOST_GATHERING_SECONDS", 10.0)
-    kinds: list[str] = []
-    with opened(slow(lambda operation: kinds.append(operation.kind))) as log:
-        kinds.clear()
-        together(THREADS, lambda thread: [log.append("PUT", str(thread), b"") for _ in range(20)])
-        # Without it, the first thread to return has an fsync of its own: 40. On a busy machine, the
-        # leader may run again too late to wait for the others.
-        assert 20 <= kinds.count("sync") < 36
 
 
 def test_batches_and_single_records_of_one_group_have_separate_frames() -> None:
