@@ -167,7 +167,7 @@ def test_every_plan_and_report_has_text_and_html(tmp_path: Path) -> None:
         "no, it existed": table.compact_log(0, 2),
         "deletable": table.cleanup(),
         "older than": table.vacuum(),
-        "findings": table.repair(),
+        "no problem was found": table.repair(),
         "copied": table.replicate(str(tmp_path / "replica")),
         "nothing needs doing": table.doctor(),
         "tombstones": table.snapshot().write_parquet(str(tmp_path / "state")),

@@ -139,6 +139,7 @@ def test_files_of_a_source_are_checked_if_they_are_allowed(
         assert (report.measures.unchecked_files, plan.unchecked_files) == (0, 0)
         assert problems(table) == {}
         assert plan.is_clean
+        assert "not checked" not in str(plan)
     assert not [p for p in looked_up if p.endswith((".parquet", ".bin"))]  # listings show them
     first, other = sorted((tmp_path / "t" / "p=0").glob("*.parquet"))
     first.unlink()

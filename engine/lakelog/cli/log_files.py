@@ -229,8 +229,7 @@ def repair(
     columns: tuple[str, ...] = ("action", "kind", "path", "version", "problem", "why")
     if isinstance(found, RepairPlan):
         is_clean = found.is_clean
-        unlisted = "" if check_files or remove_missing else " in the log; see --check-files"
-        summary = [f"no problem was found{unlisted}" if is_clean else PLANNED]
+        summary = [dict(found.facts)["result"] if is_clean else PLANNED]
         rows = found.findings
     else:
         is_clean = not found.left.height

@@ -55,6 +55,7 @@ _FINDINGS_SCHEMA = pl.Schema(
 """Columns of `RepairPlan.findings`; see `lakelog.maintenance.diagnose.Finding`."""
 
 _OPERATION = "FSCK"
+_LOG_ONLY = " in the log; the data files were not checked"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class RepairPlan(Displayed):
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything was checked, and there is nothing to repair."""
+        """Whether there is nothing to repair, and no requested check was left out."""
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
@@ -138,7 +139,12 @@ class RepairPlan(Displayed):
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
-        rows = [("path", self.table), ("findings", _counted(self.findings))]
+        rows = [("path", self.table)]
+        if self.is_clean:
+            log_only = "" if self._repair.is_of_files else _LOG_ONLY
+            rows.append(("result", f"no problem was found{log_only}"))
+        if self.findings.height:
+            rows.append(("findings", _counted(self.findings)))
         rows += [
             (f"{row['action']} {row['kind']}", f"{row['path']}: {row['problem']}")
             for row in self.findings.head(10).iter_rows(named=True)
@@ -159,6 +165,11 @@ class Repair:
     files: Any = None
     progress: Progress | None = None
 
+    @property
+    def is_of_files(self) -> bool:
+        """Whether the data files are checked too."""
+        return self.check_files or self.remove_missing
+
     def plan(self) -> RepairPlan:
         """Diagnose the log; changes nothing."""
         found = tuple(self._look())
@@ -174,7 +185,7 @@ class Repair:
         wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
         found += diagnose_pointer(self.log, listing, lost, wrong)
         found += diagnose_checksums(self.log, listing, wrong)
-        if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
+        if self.is_of_files and not any(f.kind == "log" for f in found):
             listed = listed_files(self.log, self.files)
             found += diagnose_files(self.log, listed, remove=self.remove_missing)
         return found
