@@ -513,13 +513,14 @@ class Table:
         Args:
             version: The version to restore.
             timestamp: Instead of `version`, as in `snapshot`.
-            plan: Check everything and return the report, but write nothing.
+            plan: Make all checks and return the report, but write nothing.
             commit: As `transaction`: ``operation``, ``user_name``, ``user_metadata``,
                 ``commit_info``.
 
         Returns:
             The version, and the files added again and removed. Nothing is committed if the table
-            has that state already.
+            has that state already. Files outside of the table's folder that ``allow_external`` does
+            not include are added again without a check that they exist (``unchecked_files``).
 
         Raises:
             InvalidInputError: Neither or both of `version` and `timestamp` are given.

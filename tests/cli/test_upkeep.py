@@ -430,15 +430,21 @@ def test_clone_makes_a_table_with_the_files_of_another(lakelog: Any, tmp_path: P
 
 
 def test_restore_shows_a_plan_and_commits_with_apply(lakelog: Any, tmp_path: Path) -> None:
-    table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    source = tmp_path / "t"
+    table = engine.create(source, {"n": pl.Int64}, upkeep=False)
     for number in range(3):
         table.append(pl.DataFrame({"n": [number]}))
-    plan = lakelog("restore", tmp_path, "--version", 1)
+    plan = lakelog("restore", source, "--version", 1)
     assert (plan.code, table.version()) == (0, 3)
     assert "nothing is changed without --apply" in plan.text
-    (row,) = rows(lakelog("restore", tmp_path, "--version", 1, "--apply", "-o", "json").text)
+    (row,) = rows(lakelog("restore", source, "--version", 1, "--apply", "-o", "json").text)
     assert (row["version"], row["num_files"], row["num_removed_files"]) == (4, 1, 2)
-    assert lakelog("restore", tmp_path).code == 2
+    assert lakelog("restore", source).code == 2
+    table.clone(tmp_path / "clone").delete("n >= 0")
+    call = ("restore", tmp_path / "clone", "--version", 0, "-o", "json")
+    for more, count in (((), 1), (("--allow-external", source), 0)):
+        (row,) = rows(lakelog(*call, *more).text)
+        assert (row["num_restored_files"], row["unchecked_files"]) == (1, count)
 
 
 def test_delete_shows_a_plan_and_commits_with_apply(lakelog: Any, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lakelog.errors import (
     ExternalPathError,
     InvalidInputError,
     LakelogError,
+    NotFoundError,
     TableExistsError,
     UnsupportedFeatureError,
 )
@@ -190,6 +191,21 @@ def test_files_of_a_source_that_is_not_allowed_are_counted_as_unchecked(tmp_path
         assert report.left["kind"].to_list() == ["external-unchecked"]
         assert "5 files outside of the table" in str(report)
     assert table.version() == 0
+
+
+def test_restore_counts_the_files_of_a_source_that_it_may_not_check(tmp_path: Path) -> None:
+    allowed = clone_with_vectors(tmp_path)
+    allowed.delete("id >= 0")
+    closed = lakelog.open(tmp_path / "clone", upkeep=False)
+    plans = [table.restore(0, plan=True) for table in (allowed, closed)]
+    assert [plan.num_restored_files for plan in plans] == [4, 4]
+    assert [plan.unchecked_files for plan in plans] == [0, 5]  # with the file of two vectors
+    assert ["files not checked" in str(plan) for plan in plans] == [False, True]
+    (vector,) = (tmp_path / "t").rglob("*.bin")
+    vector.unlink()
+    with pytest.raises(NotFoundError, match="1 of its files"):
+        allowed.restore(0)
+    assert closed.restore(0).unchecked_files == 5
 
 
 def test_missing_files_are_not_removed_if_their_folder_may_not_be_reachable(

@@ -25,7 +25,7 @@ _COMPACTED = (
 
 _RESTORE = (
     "restored_version version num_restored_files restored_bytes num_removed_files removed_bytes "
-    "changes_metadata num_files num_bytes"
+    "changes_metadata num_files num_bytes unchecked_files"
 )
 _CONVERT = "version num_files num_rows num_bytes num_other_files schema partition_by"
 _CLONE = "path num_files num_bytes"
@@ -67,6 +67,7 @@ def restore(
     """Restore an earlier version of a table, in one commit.
 
     Without --apply, checks that the files of the version exist, and shows what would change.
+    Files outside of the table's folder are checked if --allow-external includes them.
     """
     if (version is None) == (timestamp is None):
         raise click.UsageError("pass either --version or --timestamp")

@@ -105,14 +105,6 @@ class Sources(FileLocator):
         except ExternalPathError:
             return False
 
-    def exists(self, path: str) -> bool:
-        """Whether a file exists; True for one outside the table that must not be opened."""
-        try:
-            store, name = self.locate(path)
-        except ExternalPathError:
-            return True
-        return store.stat(name) is not None
-
     def name(self, path: str) -> str:
         """The file's name in its store, as in the store's errors."""
         try:

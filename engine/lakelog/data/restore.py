@@ -1,8 +1,9 @@
 """`restore`: makes a table what it was at an earlier version, in one commit.
 
 Files that the earlier version has and the table lacks are added again; files that only the table
-has are removed. The files are checked before the commit: a version whose files were deleted cannot
-be restored.
+has are removed. Before the commit, the files are looked up: a version whose files were deleted
+cannot be restored. Files outside of the table's folder are looked up if ``allow_external`` includes
+them, and otherwise counted in the report.
 
 Source: Delta Lake, RestoreTableCommand.
 """
@@ -18,7 +19,7 @@ import polars as pl
 from lakelog.data.file_opening import Sources
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.display import Displayed, size_text
-from lakelog.errors import NotFoundError
+from lakelog.errors import ExternalPathError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.maintenance.vacuum import listed_files
 from lakelog.threads import Pool
@@ -46,6 +47,8 @@ class RestoreReport(Displayed):
         changes_metadata: Whether schema, partitioning or properties change.
         num_files: Data files of the restored state.
         num_bytes: Their length.
+        unchecked_files: Data files and files of deletion vectors outside of the table's folder that
+            are added again without a check, because ``allow_external`` does not include them.
         is_plan: Whether it is a plan, which was not committed.
     """
 
@@ -58,6 +61,7 @@ class RestoreReport(Displayed):
     changes_metadata: bool
     num_files: int
     num_bytes: int
+    unchecked_files: int = 0
     is_plan: bool = False
 
     @property
@@ -67,7 +71,7 @@ class RestoreReport(Displayed):
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
-        return [
+        rows = [
             ("version", "nothing was written" if self.version is None else str(self.version)),
             ("state of version", str(self.restored_version)),
             ("files added again", f"{self.num_restored_files:,}, {size_text(self.restored_bytes)}"),
@@ -75,6 +79,10 @@ class RestoreReport(Displayed):
             ("metadata", "changes" if self.changes_metadata else "stays"),
             ("files afterwards", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
         ]
+        if self.unchecked_files:
+            text = f"{self.unchecked_files:,}, outside of the table's folder"
+            rows.append(("files not checked", text))
+        return rows
 
 
 def restore(
@@ -98,7 +106,7 @@ def restore(
     )
     now = tx.snapshot
     restored = tx.restore(version)
-    _require_files(log, restored.added, version)
+    num_unchecked = _require_files(log, restored.added, version)
     changed = _totals(restored)
     report = RestoreReport(
         version,
@@ -107,6 +115,7 @@ def restore(
         changes_metadata=tx.changes_metadata,
         num_files=now.num_files() + restored.added.height - restored.removed.height,
         num_bytes=now.total_size() + changed["restored_bytes"] - changed["removed_bytes"],
+        unchecked_files=num_unchecked,
     )
     metrics |= {
         "numRestoredFiles": report.num_restored_files,
@@ -130,13 +139,15 @@ def _totals(restored: Restored) -> dict[str, Any]:
     }
 
 
-def _require_files(log: Log, added: pl.DataFrame, version: int) -> None:
-    """Refuse a version of which a data file or a deletion vector was deleted."""
+def _require_files(log: Log, added: pl.DataFrame, version: int) -> int:
+    """Refuse a version of which a data file or a deletion vector was deleted. The number of files
+    that may not be looked up.
+    """
     if not added.height:
-        return
+        return 0
     vectors = vector_paths(added).drop_nulls() if "dvStorageType" in added.columns else None
     paths = added["path"] if vectors is None else pl.concat([added["path"], vectors.alias("path")])
-    missing = _missing(log, paths.unique(maintain_order=True))
+    missing, num_unchecked = _missing(log, paths.unique(maintain_order=True))
     if missing.len():
         raise NotFoundError(
             f"the version cannot be restored: {missing.len():,} of its files were not found",
@@ -147,14 +158,25 @@ def _require_files(log: Log, added: pl.DataFrame, version: int) -> None:
             hint="the files were deleted, probably by a vacuum: restore a later version, or the "
             "files from a copy",
         )
+    return num_unchecked
 
 
-def _missing(log: Log, paths: pl.Series) -> pl.Series:
-    """Paths without a file: few files are looked up one by one, many in a listing."""
+def _missing(log: Log, paths: pl.Series) -> tuple[pl.Series, int]:
+    """Paths without a file, and the number of those that may not be looked up. Few files are looked
+    up one by one, many in a listing.
+    """
     sources = Sources(log.reach, log.store)
+
+    def exists(path: str) -> bool | None:
+        try:
+            store, name = sources.locate(path)
+        except ExternalPathError:
+            return None
+        return store.stat(name) is not None
+
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:
         paths = paths.filter(~(own & paths.is_in(listed_files(log)["path"].implode())))
     with Pool(_THREADS, thread_name_prefix="lakelog-restore") as pool:
-        there = list(pool.map(sources.exists, paths))
-    return paths.filter(~pl.Series(there, dtype=pl.Boolean))
+        found = pl.Series(list(pool.map(exists, paths)), dtype=pl.Boolean)
+    return paths.filter(~found), found.null_count()
