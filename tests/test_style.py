@@ -19,6 +19,7 @@ LONGER_FOR_A_REASON = {
 """Modules with one concern in more lines than that, and the reason not to split them."""
 
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError\(\))")
+BANNER = re.compile(r"^ *# ?[-=*]{3}", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp)/\w")
 
 
@@ -39,6 +40,7 @@ def test_modules_are_short_and_finished_and_have_a_docstring() -> None:
             f"longer than {COMFORTABLE_LINES} lines, without a reason in this test": (
                 text.count("\n") > COMFORTABLE_LINES and relative(path) not in LONGER_FOR_A_REASON
             ),
+            "section banners": BANNER.search(text) is not None,
             "unfinished": UNFINISHED.search(text) is not None,
             "no docstring": not text.startswith('"""'),
         }

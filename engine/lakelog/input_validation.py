@@ -186,9 +186,6 @@ def _shown(name: str, value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-# --- annotations -----------------------------------------------------------------------------
-
-
 @functools.cache
 def _kind_of(annotation: str) -> _Kind | None:
     """How an annotation is checked; None if its class alone does not decide."""

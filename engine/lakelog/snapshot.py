@@ -165,8 +165,6 @@ class Snapshot(LogSnapshot):
         """The live files as a dataframe, one row per file."""
         return SnapshotState(self)
 
-    # --- other versions ----------------------------------------------------------------------
-
     def update(self, version: int | None = None) -> Snapshot:
         """A later version (None: the latest). Reads only the commits in between.
 
@@ -217,8 +215,6 @@ class Snapshot(LogSnapshot):
         from lakelog.log.export import write_state
 
         return self.read_state(lambda state: write_state(state, directory, max_part_bytes, at))
-
-    # --- display -----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return table_text("Snapshot", self._described())

@@ -242,8 +242,6 @@ class Table:
                 self._bounded.apply_table_limits(read_limits(metadata.configuration))
         return snapshot
 
-    # --- rows of the latest version ----------------------------------------------------------
-
     def scan(self, where: pl.Expr | str | None = None, *, row_ids: bool = False) -> pl.LazyFrame:
         """The rows of the latest version as a lazy Polars frame; see `Snapshot.scan`.
 
@@ -272,8 +270,6 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows of the latest version as a stream of batches (Arrow PyCapsule interface)."""
         return self.snapshot().__arrow_c_stream__(requested_schema)
-
-    # --- state and history -------------------------------------------------------------------
 
     def cache_stats(self) -> CacheStats:
         """Hits, misses and size of this handle's cache."""

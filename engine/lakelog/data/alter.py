@@ -289,8 +289,6 @@ class Alter:
         tx.set_protocol(features=features)
         return tx.commit()
 
-    # --- in common ---------------------------------------------------------------------------
-
     def _schema(
         self,
         operation: str,

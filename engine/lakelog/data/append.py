@@ -223,8 +223,6 @@ class _Write:
             table.metadata, now, table.protocol, table.rules
         )
 
-    # --- before ------------------------------------------------------------------------------
-
     def _require_consistent(self, mode: str, condition: pl.Expr | str | None) -> None:
         """Refuse options that contradict each other."""
         options, snapshot = self._options, self._commit.snapshot
@@ -282,8 +280,6 @@ class _Write:
         if targets.files.height:
             commit.require_allowed("add", "remove", *(["cdc"] if commit.keeps_changes else []))
         return targets
-
-    # --- rows --------------------------------------------------------------------------------
 
     def _write(self, plan: WritePlan, replacing: _Replacing, *, records: bool) -> WriteReport:
         commit, tx = self._commit, self._commit.tx

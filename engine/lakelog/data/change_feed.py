@@ -241,8 +241,6 @@ class _Feed:
             hint="the file was deleted, probably by a vacuum: read later versions",
         )
 
-    # --- the log -----------------------------------------------------------------------------
-
     def _chunks(self, where: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The files with changes, of about 64 MB of commits at a time."""
 
@@ -335,8 +333,6 @@ class _Feed:
         )
         protocol = self.snapshot.protocol
         return FilesQuery(self.log.dialect, lambda: protocol, lambda: metadata, where)
-
-    # --- the schema --------------------------------------------------------------------------
 
     def _require_readable(self, earlier: Metadata | None, version: int) -> None:
         """Refuse a schema of the range whose files cannot be read with the last one."""

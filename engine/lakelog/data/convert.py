@@ -162,9 +162,6 @@ def convert(
     return replace(report, version=0)
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 def _listed(log: Log) -> tuple[pl.DataFrame, int]:
     """The Parquet files of the folder, and the number of other files that are not hidden."""
     visible = [entry for batch in log.store.walk() for entry in batch if not _is_hidden(entry)]
@@ -266,9 +263,6 @@ def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
 def _is_list(type_: pa.DataType) -> bool:
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(is_kind(type_) for is_kind in kinds)
-
-
-# --- the schema ----------------------------------------------------------------------------------
 
 
 def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
@@ -377,9 +371,6 @@ def _refused(path: str, column: str, what: str, **fields: Any) -> UnsupportedFea
 def _shown(type_: DataType) -> str:
     text = contract.to_json(type_)
     return text if isinstance(text, str) else orjson.dumps(text).decode()
-
-
-# --- partitions ----------------------------------------------------------------------------------
 
 
 def _folder_values(path: str) -> dict[str, str | None]:

@@ -256,8 +256,6 @@ class RowCommit:
             checked=actions["path"],
         )
 
-    # --- files -------------------------------------------------------------------------------
-
     def writer(self, plan: WritePlan, **memory: int) -> DataFileWriter:
         """A new writer of data files; `memory` is as in `data_file_writer`."""
         writer = data_file_writer(self.log, self._runtime, plan, **memory)
@@ -301,8 +299,6 @@ class RowCommit:
             expected=f"the files of version {self.options.version}",
             hint="read the table again, recompute the rows, and retry",
         ) from missing
-
-    # --- the end -----------------------------------------------------------------------------
 
     def commit(self, report: WriteReport) -> WriteReport:
         """Commit, unless the transaction is the caller's. After an error the files are deleted,

@@ -151,8 +151,6 @@ class DataFileWriter:
                 hint="give the column a type, such as pl.String, or add another column",
             )
 
-    # --- rows --------------------------------------------------------------------------------
-
     def write(self, batch: Rows) -> None:
         """Write new rows, which must satisfy the table's rules."""
         self._take(batch, self._conform_new)
@@ -280,8 +278,6 @@ class DataFileWriter:
             pass
         if self._held_bytes >= self._memory_bytes:
             self._drain()
-
-    # --- files -------------------------------------------------------------------------------
 
     def _num_open(self) -> int:
         return sum(1 for each in self._partitions.values() if each.is_open)
@@ -445,8 +441,6 @@ class DataFileWriter:
             self._write_out(partition)
         if partition.file is not None:
             self._close(partition)
-
-    # --- the end -----------------------------------------------------------------------------
 
     def finish(self) -> pl.DataFrame:
         """Write the remaining rows, and make all files visible and durable."""

@@ -118,8 +118,6 @@ class Committer:
         self._turn = threading.RLock()
         self._truncating = threading.Lock()
 
-    # --- commits -----------------------------------------------------------------------------
-
     def drain(self, committed: Callable[[Committed], None], stop: Callable[[], bool]) -> None:
         """Commit the records that are durable now; calls `committed` after each commit."""
         with self._turn:
@@ -332,8 +330,6 @@ class Committer:
             self.state = replace(self.state, committed=before, attempt=None)
             self._directory.with_space(lambda: self._log.truncate(seq))
 
-    # --- what the table has ------------------------------------------------------------------
-
     def _found(self, snapshot: Snapshot) -> tuple[int, int]:
         return committed_seq(
             self.state,
@@ -365,8 +361,6 @@ class Committer:
             _RETENTION in snapshot.metadata.configuration,
             find,
         )
-
-    # --- readers -----------------------------------------------------------------------------
 
     def read_your_writes(self) -> pl.LazyFrame:
         """The rows of a version, and those of the records that it lacks."""

@@ -236,8 +236,6 @@ class Ingestor(Closing):
         self._thread = threading.Thread(target=self._run, name="lakelog-ingest", daemon=True)
         self._thread.start()
 
-    # --- opening -----------------------------------------------------------------------------
-
     def _opened_state(self, key: tuple[str, ...] | None) -> tuple[IngestState, Snapshot | None]:
         """The state of the directory, and the table's; None if the table cannot be reached."""
         state = self._directory.read()
@@ -305,8 +303,6 @@ class Ingestor(Closing):
             self._backlog_rows = int(records.rows.sum())
             self._backlog_bytes = int(records.sizes.sum()) + RECORD_OVERHEAD_BYTES * len(records)
 
-    # --- properties --------------------------------------------------------------------------
-
     @property
     def directory(self) -> str:
         """The directory."""
@@ -348,8 +344,6 @@ class Ingestor(Closing):
                 self._version,
                 self._error,
             )
-
-    # --- writing -----------------------------------------------------------------------------
 
     def write(self, rows: Any, *, source: str | None = None, offset: int | None = None) -> int:
         """Write rows; returns when they are durable.
@@ -568,8 +562,6 @@ class Ingestor(Closing):
     def _is_full(self) -> bool:
         return self._backlog_rows >= self._max_rows or self._backlog_bytes >= self._max_bytes
 
-    # --- reading -----------------------------------------------------------------------------
-
     def read_your_writes(self) -> pl.LazyFrame:
         """The rows of the table's latest version, and the rows of the log that it does not have:
         all rows that were durable when this was called, each once.
@@ -612,8 +604,6 @@ class Ingestor(Closing):
         if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
             return pl.DataFrame(schema=REJECTED)
         return pl.read_ndjson(self.rejected_path, schema=REJECTED)
-
-    # --- committing --------------------------------------------------------------------------
 
     def flush(self) -> int:
         """Commit all rows that are durable when this is called.
@@ -679,8 +669,6 @@ class Ingestor(Closing):
                 self._small_commits += done.rows < self._max_rows
             self._changed.notify_all()
 
-    # --- the background thread ---------------------------------------------------------------
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -726,8 +714,6 @@ class Ingestor(Closing):
             files=report.num_files,
             removed_files=report.num_removed_files,
         )
-
-    # --- closing -----------------------------------------------------------------------------
 
     def close(self, *, flush: bool = True) -> None:
         """Commit the durable rows, and release the directory. Can be called repeatedly.

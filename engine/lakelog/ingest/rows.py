@@ -208,8 +208,6 @@ class RowCodec:
         """No rows."""
         return self._conform.schema.empty_table()
 
-    # --- rows to records ---------------------------------------------------------------------
-
     def encode_row(self, row: dict[str, Any]) -> bytes | None:
         """A row of plain values as a line of JSON; None if it needs `tables`."""
         if self.rules is not None or not row:
@@ -474,8 +472,6 @@ class RowCodec:
         table = pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
         return table.cast(self._read_schema)
 
-    # --- records to rows ---------------------------------------------------------------------
-
     def decode(self, records: Records) -> list[pa.Table]:
         """The rows of records, which are all of one operation, in the schema, without `computed`
         columns that they lack; in the order of `Records.numbers`.
@@ -689,9 +685,6 @@ def _times_as_text(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_map(type_):
         return pa.map_(_times_as_text(type_.key_type), _times_as_text(type_.item_type))
     return type_
-
-
-# --- types -----------------------------------------------------------------------------------
 
 
 def _check(field: Field, in_key: bool, in_partition: bool) -> Check | None:

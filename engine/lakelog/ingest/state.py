@@ -412,9 +412,6 @@ def _json_value(value: Any) -> Any:
     return repr(value)
 
 
-# --- what is committed -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TableView:
     """What a version of the table shows about a directory. `txn` is the version of the directory's

@@ -94,8 +94,6 @@ def _whole(self: Translation, name: str, node: Any) -> pl.Expr:
     return value.expr.cast(pl.Int64)
 
 
-# --- dates and times -----------------------------------------------------------------------------
-
 _PARTS: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "year": lambda t: t.dt.year(),
     "quarter": lambda t: t.dt.quarter(),
@@ -303,9 +301,6 @@ def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
     return Value(time, TIMESTAMP)
 
 
-# --- strings -------------------------------------------------------------------------------------
-
-
 def _substring(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
     position = _whole(self, name, nodes[1])
@@ -410,9 +405,6 @@ def _pad(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value((cut.str.pad_start if name == "lpad" else cut.str.pad_end)(length, fill), STRING)
 
 
-# --- numbers and choices -------------------------------------------------------------------------
-
-
 def _abs(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     value = self.value(nodes[0])
     if is_integral(value.type):
@@ -507,9 +499,6 @@ def _signed(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     if is_integral(value.type):
         return self.whole(0 - value.expr.cast(pl.Int128), value.type)
     raise _refuse(name, value)
-
-
-# --- only in conditions and new values -----------------------------------------------------------
 
 
 def _logarithm(of: Callable[[pl.Expr], pl.Expr]) -> Callable[[pl.Expr], pl.Expr]:

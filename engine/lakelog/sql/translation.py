@@ -268,8 +268,6 @@ class Translation:
             f"the table has no column {name}", column=name, hint=f"its fields: {fields}"
         )
 
-    # --- operators ---------------------------------------------------------------------------
-
     def compared(self, a: Value, b: Value, *, is_equality: bool = False) -> tuple[Value, Value]:
         """Two values in the type in which Spark compares them; where possible, a literal is cast to
         a column's type, instead of every row.
@@ -489,9 +487,6 @@ _ARGUMENTS = frozenset(
     " negate safe".split()
 )
 """Arguments of nodes that are translated."""
-
-
-# --- nodes ---------------------------------------------------------------------------------------
 
 
 def _comparison(self: Translation, node: Any) -> Value:

@@ -177,9 +177,6 @@ def whole(expr: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
     return Value(expr.cast(contract.to_polars(type_), strict=False), type_)
 
 
-# --- types ---------------------------------------------------------------------------------------
-
-
 def common_type(a: DataType, b: DataType) -> DataType | None:
     """The type of branches of two types in Spark, in every mode; None if it has no such type."""
     if b in {a, VOID}:
@@ -247,8 +244,6 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
         return Decimal(len(str(abs(value.literal))), 0)
     return value.type
 
-
-# --- casts ---------------------------------------------------------------------------------------
 
 DAY_US = 86_400_000_000
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
