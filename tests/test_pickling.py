@@ -41,9 +41,9 @@ def test_pickled_table_keeps_its_options_and_repr_has_no_secrets(tmp_path: Path)
     table = lakelog.open(tmp_path, options, read_timeout=7, parallelism=3, allow_external=True)
     again = pickle.loads(pickle.dumps(table))
     stores = (again.log.store, table.log.store)
-    asked = [store.asked for store in stores if isinstance(store, BoundedStore)]
-    assert len(asked) == 2
-    assert asked[0] == asked[1]
+    requested = [store.requested for store in stores if isinstance(store, BoundedStore)]
+    assert len(requested) == 2
+    assert requested[0] == requested[1]
     assert again.log.external == table.log.external
     assert again.log.storage_options == options
     assert (again.path, again.format) == (str(tmp_path), "delta")

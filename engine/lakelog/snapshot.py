@@ -225,7 +225,7 @@ class Snapshot(LogSnapshot):
     def _described(self) -> list[tuple[str, str]]:
         try:
             return described(self.facts() | {"path": redact(self.path)})
-        except LakelogError as error:  # a display says what is wrong, and does not raise it
+        except LakelogError as error:  # a display shows the error, and does not raise it
             return [
                 ("path", redact(self.path)),
                 ("version", str(self.version)),

@@ -479,7 +479,7 @@ class Table:
             raise InvalidInputError(
                 "pass either order_by or zorder_by", found=f"{', '.join(by)}; {', '.join(zorder)}"
             )
-        asked = Compaction(
+        request = Compaction(
             target_bytes=None
             if target_bytes is None
             else require_int("target_bytes", target_bytes, 1),
@@ -490,7 +490,7 @@ class Table:
             order=RowOrder(zorder or by, bool(zorder)) if zorder or by else None,
             commit=commit,
         )
-        return compact(self._log, self.transaction, asked, progress)
+        return compact(self._log, self.transaction, request, progress)
 
     def restore(
         self,
@@ -1244,14 +1244,14 @@ class Table:
         """
         from lakelog.maintenance.vacuum import Vacuum
 
-        asked = Vacuum(
+        request = Vacuum(
             self._log,
             _ms(retention),
             force,
             tuple(keep_versions),
             keep_history,
         )
-        found = asked.plan(inventory, progress)
+        found = request.plan(inventory, progress)
         return found if plan else found.apply(progress)
 
     @overload
@@ -1523,8 +1523,8 @@ class Table:
         """
         from lakelog.maintenance.repair import Repair
 
-        asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
-        return asked.plan() if plan else asked.apply(strict=strict)
+        request = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
+        return request.plan() if plan else request.apply(strict=strict)
 
     def doctor(self, *, files: bool = False) -> HealthReport:
         """What should be done for the table, with the command that does it; changes nothing.
@@ -1679,7 +1679,7 @@ class Table:
         """
         log, store = self._log, require_by_location(self._log.store)
         root = os.path.abspath(self.path) if on_local_disk(store) else self.path
-        given = (log.storage_options, store.asked, log.external, self._upkeep, self._disk_cache)
+        given = (log.storage_options, store.requested, log.external, self._upkeep, self._disk_cache)
         return _reopened, (root, self.format, *given)
 
     def __repr__(self) -> str:

@@ -100,8 +100,8 @@ def changes(
         )
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
-    asked = condition(where, schema, log.clock() * 1000)
-    return lazy_rows(schema, feed.read, asked, "lakelog changes", log.table)
+    predicate = condition(where, schema, log.clock() * 1000)
+    return lazy_rows(schema, feed.read, predicate, "lakelog changes", log.table)
 
 
 def change_range(
@@ -246,12 +246,12 @@ class _Feed:
 
         def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], pl.DataFrame]:
             end = self.snapshot.version
-            asked = self._asked(
+            selected = self._selected(
                 commits_between(self.log, listing, self.start, end, whole=True), where
             )
-            if asked:
-                self._require_readable(self._before(asked[0].version), asked[0].version)
-            chunks = list(by_size(asked))
+            if selected:
+                self._require_readable(self._before(selected[0].version), selected[0].version)
+            chunks = list(by_size(selected))
             times = commit_times(listing.commits)
             return self._changes_of(chunks[0] if chunks else [], times), chunks[1:], times
 
@@ -277,7 +277,9 @@ class _Feed:
         except VersionNotFoundError:
             return None
 
-    def _asked(self, commits: Sequence[CommitFile], where: pl.Expr | None) -> Sequence[CommitFile]:
+    def _selected(
+        self, commits: Sequence[CommitFile], where: pl.Expr | None
+    ) -> Sequence[CommitFile]:
         """The commits whose version the condition allows, and those in between if one of them may
         change protocol or schema.
         """

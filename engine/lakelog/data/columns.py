@@ -1,9 +1,9 @@
 """Maps the columns of a data file to those of the table.
 
 Columns, and the fields of structs at any depth, are found by name, by physical name or by field id,
-as the table's column mapping says. A column that the file lacks is null; a column that the table
-lacks is not read. The leaves that are read, and their conversions, depend on the file's schema
-alone, so they are computed once for all files with one schema.
+as the table's column mapping requires. A column that the file lacks is null; a column that the
+table lacks is not read. The leaves that are read, and their conversions, depend on the file's
+schema alone, so they are computed once for all files with one schema.
 
 A file may hold an older, narrower type (type widening), another unit of time, or another layout of
 the same values (dictionary, large, view). Any other type is refused.

@@ -298,7 +298,7 @@ class _Round:
 
 
 def compact(
-    log: Log, begin: Begin, asked: Compaction, progress: Progress | None = None
+    log: Log, begin: Begin, request: Compaction, progress: Progress | None = None
 ) -> CompactReport:
     """Compact in this process; see `lakelog.table.Table.compact`."""
     store = log.store
@@ -316,40 +316,40 @@ def compact(
             raise
         return done
 
-    report = compact_bins(log, begin, replace(asked, workers=os.cpu_count() or 1), run, progress)
+    report = compact_bins(log, begin, replace(request, workers=os.cpu_count() or 1), run, progress)
     for path, reason in report.skipped.items():
         warnings.warn(f"{path} was not compacted: {reason}", LakelogWarning, stacklevel=3)
     return report
 
 
 def compact_bins(
-    log: Log, begin: Begin, asked: Compaction, run: RunBins, progress: Progress | None = None
+    log: Log, begin: Begin, request: Compaction, run: RunBins, progress: Progress | None = None
 ) -> CompactReport:
     """Rewrite the current candidates until none is left; the live files are in memory."""
     total = _Total()
     fruitless = 0
     expected = 0
     while fruitless < _FRUITLESS_ROUNDS:
-        snapshot = begin(**asked.commit).snapshot
-        _require_compactable(snapshot, asked)
+        snapshot = begin(**request.commit).snapshot
+        _require_compactable(snapshot, request)
         target = WritePlan.of(
             snapshot,
-            asked.storage_options,
-            target_file_bytes=asked.target_bytes,
+            request.storage_options,
+            target_file_bytes=request.target_bytes,
             data_change=False,
         )
-        bins = _planned(snapshot, asked, target.target_file_bytes, log.clock(), total)
+        bins = _planned(snapshot, request, target.target_file_bytes, log.clock(), total)
         if not bins.height:
             break
         expected = max(expected, total.removed + bins.height)
         if progress is not None:
             progress("compact", total.removed, expected)
-        source = ReadPlan.of(snapshot, storage_options=asked.storage_options, row_ids=True)
+        source = ReadPlan.of(snapshot, storage_options=request.storage_options, row_ids=True)
         copies = target.with_row_ids(source.row_ids)
-        rewriter = BinRewriter(source, copies, asked.order, asked.workers)
-        made = _rewritten(rewriter, snapshot, first_bins(bins, asked.commit_bytes), run)
+        rewriter = BinRewriter(source, copies, request.order, request.workers)
+        made = _rewritten(rewriter, snapshot, first_bins(bins, request.commit_bytes), run)
         before = (total.commits, len(total.left))
-        _committed(log, begin, made, asked, target.target_file_bytes, total)
+        _committed(log, begin, made, request, target.target_file_bytes, total)
         fruitless = 0 if (total.commits, len(total.left)) != before else fruitless + 1
         if progress is not None:
             progress("compact", total.removed, expected)
@@ -366,8 +366,8 @@ def compact_bins(
     )
 
 
-def _require_compactable(snapshot: LogSnapshot, asked: Compaction) -> None:
-    columns = asked.order.columns if asked.order is not None else ()
+def _require_compactable(snapshot: LogSnapshot, request: Compaction) -> None:
+    columns = request.order.columns if request.order is not None else ()
     if len(set(columns)) < len(columns):
         raise InvalidInputError("a column is requested twice", found=", ".join(columns))
     fields = {field.name: field for field in snapshot.schema.fields}
@@ -391,11 +391,13 @@ def _require_compactable(snapshot: LogSnapshot, asked: Compaction) -> None:
 
 
 def _planned(
-    snapshot: LogSnapshot, asked: Compaction, target_bytes: int, now_ms: int, total: _Total
+    snapshot: LogSnapshot, request: Compaction, target_bytes: int, now_ms: int, total: _Total
 ) -> pl.DataFrame:
     metadata = snapshot.metadata
-    counts = snapshot.files(asked.where, stats=True).select("path", "numRecords").unique("path")
-    joined = snapshot.files(asked.where).join(counts, on="path", how="left", maintain_order="left")
+    counts = snapshot.files(request.where, stats=True).select("path", "numRecords").unique("path")
+    joined = snapshot.files(request.where).join(
+        counts, on="path", how="left", maintain_order="left"
+    )
     files = with_marks(joined.collect())
     if total.begin is None:
         total.begin = snapshot.version
@@ -410,10 +412,10 @@ def _planned(
         contract.physical_name(fields[name], mapping) for name in metadata.partition_columns
     )
     small = max(1, target_bytes * 3 // 4)
-    if asked.small_bytes is not None:
-        small = asked.small_bytes
-    sizes = Sizes(target_bytes, small, asked.deleted_share, asked.sort_bytes)
-    return find_bins(files, keys, sizes, now_ms, asked.order)
+    if request.small_bytes is not None:
+        small = request.small_bytes
+    sizes = Sizes(target_bytes, small, request.deleted_share, request.sort_bytes)
+    return find_bins(files, keys, sizes, now_ms, request.order)
 
 
 def _rewritten(
@@ -467,7 +469,7 @@ def _committed(
     log: Log,
     begin: Begin,
     made: _Round,
-    asked: Compaction,
+    request: Compaction,
     target_bytes: int,
     total: _Total,
 ) -> None:
@@ -480,7 +482,7 @@ def _committed(
         if not made.removed_files.height and not made.marked.height:
             break
         try:
-            total.version = _commit(log, begin, made, version, asked, target_bytes)
+            total.version = _commit(log, begin, made, version, request, target_bytes)
         except ConflictError:
             made, version = _still_there(begin, made)
             continue
@@ -506,12 +508,12 @@ def _commit(
     begin: Begin,
     made: _Round,
     version: int,
-    asked: Compaction,
+    request: Compaction,
     target_bytes: int,
 ) -> int | None:
     removed_files, new, marked = made.removed_files, made.new, made.marked
-    order = asked.order
-    predicate = None if asked.where is None else sql_text(asked.where)
+    order = request.order
+    predicate = None if request.where is None else sql_text(request.where)
     parameters = {
         "predicate": [] if predicate is None else [predicate],
         "zOrderBy": list(order.columns) if order is not None and order.is_zorder else [],
@@ -522,7 +524,7 @@ def _commit(
     if order is not None:
         tags[SORTED] = order.text
     with begin(
-        **{"operation": "OPTIMIZE", **asked.commit},
+        **{"operation": "OPTIMIZE", **request.commit},
         version=version,
         parameters=parameters,
         metrics=_metrics(new, removed_files),
@@ -535,7 +537,7 @@ def _commit(
         if marked.height:
             reasons = made.unread.filter("lasting")
             again = skipped(
-                marked.drop(_BIN, "numRecords"), reasons, log.clock(), asked.cooldown_ms
+                marked.drop(_BIN, "numRecords"), reasons, log.clock(), request.cooldown_ms
             )
             tx.add(with_partition_keys(again, made.snapshot.table_configuration), dataChange=False)
     return tx.version

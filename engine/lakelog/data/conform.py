@@ -520,7 +520,7 @@ def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(target) and pa.types.is_integer(array.type):
-        # Arrow asks for room for any whole number before it looks at the values.
+        # Arrow requires a precision that fits every number of the type, whatever the values.
         array = array.cast(pa.decimal128(20, 0))
     cast = array.cast(target)
     if pa.types.is_float32(target) and pa.types.is_float64(array.type):

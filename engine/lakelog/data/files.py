@@ -59,7 +59,7 @@ class ReadPlan:
         storage_options: For the store, as `lakelog.open` takes them.
         schema_json: StructType JSON of the whole table, with the metadata of column mapping.
         configuration: ``delta.columnMapping.mode``, where the protocol honours it.
-        columns: Logical names of the columns to read, in order; none asks for a count alone.
+        columns: Logical names of the columns to read, in order; without any, rows are only counted.
         version: Version of the table, for messages.
         row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
             which the rows end; None omits them.

@@ -604,7 +604,7 @@ class _Merging(Change):
         return files
 
     def touches(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Which rows change; remembers the source rows that match one."""
+        """Which rows change; records the source rows that match one."""
         return self._decide(rows)[0] >= 0
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:

@@ -321,8 +321,8 @@ def _metadata(footer: bytes) -> pq.FileMetaData:
 
 
 def _kept_fields(footer: Mapping[int, Value]) -> dict[int, Value]:
-    """The writer, because what readers know of it holds for most chunks, and the key without which
-    Spark may read old dates of the copied columns in another calendar.
+    """The writer, because readers apply its known faults to the chunks, of which most are its own;
+    and the key without which Spark may read old dates of the copied columns in another calendar.
     """
     pairs = read_list(footer[_KEY_VALUES]) if _KEY_VALUES in footer else []
     pairs = [each for each in pairs if read_binary(read_struct(each).get(_KEY)) == _CALENDAR_KEY]

@@ -225,8 +225,8 @@ class LogSnapshot:
         Memory: the footers, and the file actions of the commits above the checkpoint.
         """
         dialect = self.read_state(lambda state: state.log.dialect)
-        asked = self.condition(where)
-        query = FilesQuery(dialect, lambda: self.protocol, lambda: self.metadata, asked)
+        predicate = self.condition(where)
+        query = FilesQuery(dialect, lambda: self.protocol, lambda: self.metadata, predicate)
         query.check()
         return self.read_state(lambda state: FilesPlan.of(state, query, time.perf_counter))
 

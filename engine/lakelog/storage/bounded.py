@@ -85,25 +85,25 @@ class BoundedStore(StoreWrapper):
     """A thread-safe store within `limits`; `by_location`: other processes can open it too."""
 
     def __init__(
-        self, store: LogStore, asked: ReadLimits | None = None, *, by_location: bool = False
+        self, store: LogStore, requested: ReadLimits | None = None, *, by_location: bool = False
     ) -> None:
         super().__init__(store)
-        self._asked = asked or ReadLimits()
+        self._requested = requested or ReadLimits()
         self.by_location = by_location
         self._never_hangs = bool(getattr(store, "never_hangs", False))
-        self.limits = self._effective(self._asked)
+        self.limits = self._effective(self._requested)
 
     @property
-    def asked(self) -> ReadLimits:
+    def requested(self) -> ReadLimits:
         """The limits that the caller requested."""
-        return self._asked
+        return self._requested
 
     def apply_table_limits(self, limits: ReadLimits) -> None:
         """Apply the limits of the table's properties if the caller requested none."""
-        timeout_s = self._asked.timeout_s
+        timeout_s = self._requested.timeout_s
         if isinstance(timeout_s, _Default):
             timeout_s = limits.timeout_s or timeout_s
-        parallelism = self._asked.parallelism or limits.parallelism
+        parallelism = self._requested.parallelism or limits.parallelism
         self.limits = self._effective(ReadLimits(parallelism, timeout_s))
 
     def _effective(self, limits: ReadLimits) -> ReadLimits:

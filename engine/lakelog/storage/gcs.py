@@ -86,7 +86,7 @@ class Gcs(DeletesOneByOne):
         target: str,
         size_bytes: int,  # noqa: ARG002 - any
     ) -> None:
-        """Objects: rewrite, as often as it wants to be asked; the target appears with the last."""
+        """Objects: rewrite, repeated until it is done; the target appears with the last request."""
         names = (bucket, source, bucket, target)
         token: dict[str, str] = {}
         while True:

@@ -416,7 +416,7 @@ class CommitLoop:
 
     def _overtaken(self, tail: LogTail, *, cleaned_up: bool = True) -> ConflictError:
         """The error if conflicts cannot be checked: commits were removed, or are Avro states."""
-        self._tails.forget()
+        self._tails.discard()
         return ConflictError(
             f"some commits after version {tail.version} were removed, so conflicts with "
             "them cannot be checked"

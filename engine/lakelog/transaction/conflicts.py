@@ -17,9 +17,8 @@ feature_added             `ProtocolChangedError`         added a feature that ma
 feature_drop_overtaken    `ProtocolChangedError`         wrote files, metadata or a domain,
                                                          and we drop a feature
 metadata_changed_by_both  `MetadataChangedError`         wrote the metadata, and so do we
-metadata_changed          `MetadataChangedError`         changed the metadata otherwise than
-                                                         `metadata_changes`
-                                                         allows
+metadata_changed          `MetadataChangedError`         changed the metadata in a way that we
+                                                         may depend on (`metadata_changes`)
 domain_written_by_both    `ConcurrentDomainError`        wrote a domain that we write, other
                                                          than ``delta.rowTracking``
 app_id_written            `ConcurrentTransactionError`   wrote a txn of an appId that we read
@@ -32,9 +31,9 @@ removed_file_added        `ConcurrentAppendError`        added a path that we re
 read_files_deleted        `ConcurrentDeleteReadError`    removed a file that our reads may hold
 read_files_appended       `ConcurrentAppendError`        added a file that our reads would have
                                                          held
-all_files_appended        `ConcurrentAppendError`        added a file, and our metadata speaks
-                                                         of every file
-                                                         (`_tightened`)
+all_files_appended        `ConcurrentAppendError`        added a file, and we set partition
+                                                         columns, a constraint or row tracking,
+                                                         which apply to every file
 ========================  =============================  ==================================
 
 Differences from Delta, all but one stricter:
@@ -197,7 +196,7 @@ def metadata_changes(
     return sorted(changes)
 
 
-def _tightened(old: Metadata, new: Metadata) -> str | None:
+def _new_requirement(old: Metadata, new: Metadata) -> str | None:
     """The part of `new` that concurrently added files may violate: partition columns, a constraint,
     or row tracking.
     """
@@ -482,7 +481,7 @@ def _read_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, s
         if counts and (path := _first_read(pending, _of(files, "add"))) is not None:
             yield "read_files_appended", path
     metadata = last_metadata(pending.meta)
-    if metadata is not None and _tightened(pending.metadata, metadata):
+    if metadata is not None and _new_requirement(pending.metadata, metadata):
         added = _paths(files, "add")
         if added.len():
             yield "all_files_appended", str(added[0])

@@ -133,7 +133,7 @@ class NewTable:
 def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> TableConfiguration:
     """The lowest protocol, and the metadata, of a table that is defined so."""
     rules = log.dialect.protocol_rules
-    asked = Metadata(
+    metadata = Metadata(
         runtime.new_id(),
         definition.name,
         definition.description,
@@ -144,9 +144,9 @@ def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Tabl
         dict(definition.configuration or {}),
         log.clock(),
     )
-    protocol = rules.upgrade(None, rules.needed(asked))
-    before = replace(asked, configuration={}) if definition.has_files else None
-    return TableConfiguration(log.dialect, protocol, settled_metadata(asked, before, runtime))
+    protocol = rules.upgrade(None, rules.needed(metadata))
+    before = replace(metadata, configuration={}) if definition.has_files else None
+    return TableConfiguration(log.dialect, protocol, settled_metadata(metadata, before, runtime))
 
 
 def create_table(

@@ -336,7 +336,7 @@ class LogTails:
         self._checked = table, plain
         return plain
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard the cached log tail."""
         with self._lock:
             self._tail = None

@@ -36,7 +36,7 @@ class Runtime:
         """A random UUID (version 4), as text."""
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
-    def tell(self, committed: Committed) -> None:
+    def notify(self, committed: Committed) -> None:
         """Call `on_commit`, and log its errors."""
         if self.on_commit is None:
             return

@@ -174,12 +174,12 @@ class LogTransaction(Displayed):
             InvalidInputError: `where` names an unknown column.
         """
         self._require_open()
-        asked = self.snapshot.condition(where)
-        files = self.snapshot.files(asked)
-        if asked is None:
+        predicate = self.snapshot.condition(where)
+        files = self.snapshot.files(predicate)
+        if predicate is None:
             self._whole_table = True
         else:
-            self._where.append(asked)
+            self._where.append(predicate)
         return files
 
     def add(self, table: Any = None, /, **fields: Any) -> None:
@@ -518,7 +518,7 @@ class LogTransaction(Displayed):
             elif outcome is not None:
                 self._version = outcome.version
         if self._runtime.on_commit is not None and outcome is not None and not outcome.duplicate:
-            self._runtime.tell(
+            self._runtime.notify(
                 Committed(outcome.version, outcome.size_bytes, writing.configuration)
             )
         return self._version

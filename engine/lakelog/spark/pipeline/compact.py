@@ -98,7 +98,7 @@ def compact(
             for answer in answers
         }
 
-    asked = Compaction(
+    request = Compaction(
         target_bytes=None if step.target_bytes is None else to_bytes(step.target_bytes),
         small_bytes=None if step.small_bytes is None else to_bytes(step.small_bytes),
         deleted_share=step.deleted_share,
@@ -107,7 +107,7 @@ def compact(
         commit_bytes=to_bytes(step.commit_bytes),
         storage_options=storage_options,
     )
-    report = compact_bins(table.log, table.transaction, asked, run, progress)
+    report = compact_bins(table.log, table.transaction, request, run, progress)
     return StepReport(
         STEP,
         "incomplete"
