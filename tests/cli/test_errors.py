@@ -226,7 +226,7 @@ def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
     file = tmp_path / "file"
     file.write_text("existing content")
     outcome = lakelog("demo", "--dir", file)
-    assert (outcome.code, "nothing was written: Not a directory" in outcome.errors) == (1, True)
+    assert (outcome.code, "the location is a file" in outcome.errors) == (2, True)
     assert file.read_text() == "existing content"
 
 
