@@ -31,6 +31,7 @@ from lakelog.data.thrift_compact import (
     write_struct,
 )
 from lakelog.errors import CorruptionError, LakelogError
+from lakelog.model import contract
 from tests.budget import rng_of, share_of
 
 COUNT = 4_000
@@ -265,6 +266,88 @@ def test_columns_with_other_names_in_the_file_are_decoded(
     assert table.to_polars()["b"].to_list() == list(range(20, 29))
     found = json.loads(table.snapshot().files().collect()["stats"][0])
     assert found["maxValues"] == {physical["k"]: 8}
+
+
+NESTED = ROWS.with_columns(
+    inside=pl.struct("inside", deep=pl.concat_list(pl.struct(n="id", t="s"))),
+    named=pl.lit({"a": {"n": 1}}, dtype=pl.Map(pl.String, pl.Struct({"n": pl.Int64}))),
+)
+
+
+def ids_of(type_: pa.DataType, path: str = "") -> dict[str, str]:
+    """The field ids of an Arrow type, by path."""
+    found = {}
+    for field in (type_.field(n) for n in range(type_.num_fields)):
+        name = f"{path}.{field.name}"
+        if (number := (field.metadata or {}).get(b"PARQUET:field_id")) is not None:
+            found[name] = number.decode()
+        found |= ids_of(field.type, name)
+    return found
+
+
+@pytest.mark.parametrize("verb", ["update", "merge"])
+def test_files_without_field_ids_get_them_when_they_are_copied(
+    tmp_path: Path, copied: list[str], verb: str
+) -> None:
+    def change() -> dict[str, str]:
+        if verb == "update":
+            update(table)
+        else:
+            source = pl.DataFrame({"id": [5], "x": [0.5]})
+            table.merge(source, on="id").when_matched_update({"x": "source.x"}).execute()
+        return ids_of(pa.struct(list(pq.read_schema(data_file(tmp_path)))))
+
+    lakelog.write(tmp_path, NESTED)
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert change() == {}
+    assert len(copied) == 1
+    table.alter.rename_column("s", "text", enable=True)
+    rows = table.to_polars().drop("x")
+    expected = {
+        located.field.metadata["delta.columnMapping.id"]
+        for located in contract.fields_of(table.snapshot().schema)
+    }
+    ids = change()
+    assert len(copied) == 1
+    assert sorted(map(int, ids.values())) == sorted(expected)
+    assert change() == ids  # now they are copied
+    assert len(copied) == 2
+    table.compact(order_by="id")
+    assert ids_of(pa.struct(list(pq.read_schema(data_file(tmp_path))))) == ids
+    assert table.to_polars().drop("x").equals(rows)
+
+
+@pytest.mark.parametrize("path", ["s", "inside.a", "many"])
+def test_files_with_other_field_ids_are_decoded(
+    tmp_path: Path, copied: list[str], path: str
+) -> None:
+    lakelog.write(tmp_path, ROWS, configuration={"delta.columnMapping.mode": "name"})
+    table = lakelog.open(tmp_path, upkeep=False)
+    top, *inner = path.split(".")
+    schema = pq.read_schema(data_file(tmp_path))
+    physical = {
+        f.name: f.metadata["delta.columnMapping.physicalName"]
+        for f in table.snapshot().schema.fields
+    }
+    index = schema.names.index(physical[top])
+    wrong = {"PARQUET:field_id": "77"}
+    field = schema.field(index)
+    if inner:
+        first, *others = field.type.fields
+        field = field.with_type(pa.struct([first.with_metadata(wrong), *others]))
+    else:
+        field = field.with_metadata(wrong)
+    rows = pq.read_table(data_file(tmp_path)).cast(schema.set(index, field))
+    pq.write_table(rows, tmp_path / "other.parquet", store_schema=False)
+    size = (tmp_path / "other.parquet").stat().st_size
+    before = table.snapshot().files().collect()
+    with table.transaction() as tx:
+        tx.remove(path=before["path"][0])
+        tx.add(path="other.parquet", size=size, partitionValues={}, stats=before["stats"][0])
+    update(table)
+    assert copied == []
+    assert "77" not in ids_of(pa.struct(list(pq.read_schema(data_file(tmp_path))))).values()
+    assert table.to_polars().equals(UPDATED.select(table.to_polars().columns))
 
 
 def rewritten_footer(file: Path, change: Callable[[dict[int, Value]], object]) -> None:

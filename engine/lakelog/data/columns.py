@@ -24,7 +24,7 @@ from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
 
-_FIELD_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"
 _HINT = "the file was written for another table, or its writer violated the protocol"
 
 
@@ -50,7 +50,7 @@ class Columns:
         calendar: Calendar = Calendar(),  # noqa: B008 - it is immutable
     ) -> Columns:
         """The columns of a file with this schema and calendar."""
-        if mapping == "id" and fields and not any(_FIELD_ID in (f.metadata or {}) for f in schema):
+        if mapping == "id" and fields and not any(FIELD_ID in (f.metadata or {}) for f in schema):
             raise CorruptionError(
                 "the table maps columns by field id, and a data file has no field ids",
                 expected="a field_id for each column",
@@ -164,7 +164,7 @@ def _match(
 ) -> _Child | None:
     if rules.mapping == "id" and contract.COLUMN_ID in field.metadata:
         wanted = str(field.metadata.get(contract.COLUMN_ID)).encode()
-        found = [c for c in children if (c.field.metadata or {}).get(_FIELD_ID) == wanted]
+        found = [c for c in children if (c.field.metadata or {}).get(FIELD_ID) == wanted]
     else:
         key = contract.physical_name(field, rules.mapping)
         found = [c for c in children if c.field.name == key]

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.arrow_arrays import as_int64, numbers_of
+from lakelog.data.columns import FIELD_ID
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
@@ -669,9 +670,6 @@ def require_fields(field: Field, given: pa.DataType, what: str, hint: str | None
     )
 
 
-_FIELD_ID = b"PARQUET:field_id"
-
-
 def _wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataType:
     """The Arrow type of a type, with wide offsets and nulls everywhere."""
     match type_:
@@ -696,7 +694,7 @@ def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
     if mapping is None:
         return pa.field(field.name, arrow)
     number = field.metadata.get(contract.COLUMN_ID) if mapping != "none" else None
-    metadata = None if number is None else {_FIELD_ID: str(number)}
+    metadata = None if number is None else {FIELD_ID: str(number)}
     return pa.field(contract.physical_name(field, mapping), arrow, metadata=metadata)
 
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.data import layout
-from lakelog.data.columns import Columns
+from lakelog.data.columns import FIELD_ID, Columns
+from lakelog.data.conform import wide_field
 from lakelog.data.file_opening import Sources, require_contents
 from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan, joined_statistics
@@ -224,9 +225,9 @@ class CopySource:
     ) -> CopySource | None:
         """A row of `Snapshot.files` without deleted rows, to copy the columns `kept` and read the
         columns `read` a row group at a time, within `group_bytes`. None for a file that has to be
-        decoded: with dates of the Julian calendar, other names than the physical ones, chunks
-        shorter than `chunk_bytes` on average, or large row groups, encrypted, of an old writer, or
-        damaged, which is an error where it is read.
+        decoded: with dates of the Julian calendar, other names than the physical ones, other field
+        ids than the table's, chunks shorter than `chunk_bytes` on average, or large row groups,
+        encrypted, of an old writer, or damaged, which is an error where it is read.
         """
         with suppress(*_READ_ERRORS):
             encoded = _read_footer(sources, file["path"], file["size"])
@@ -239,6 +240,9 @@ class CopySource:
                 memory_bytes > group_bytes
                 or count * metadata.num_columns * chunk_bytes > file["size"]
                 or Calendar.of(metadata).is_old
+                or not _has_ids(
+                    pa.struct(list(schema)), pa.struct([wide_field(f, mapping) for f in kept])
+                )
             ):
                 return None
             footer = read_struct(encoded)  # last, because it takes longer than pyarrow
@@ -286,6 +290,30 @@ class CopySource:
                         )
                     left -= len(piece)
                     yield piece
+
+
+def _has_ids(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the fields of structs have the same field ids as those of their names in `wanted`
+    (Delta protocol, Writer Requirements for Column Mapping).
+    """
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        own = {field.name.lower(): field for field in wanted.fields}
+        return all(
+            (same := own.get(field.name.lower())) is None
+            or (_id_of(field) == _id_of(same) and _has_ids(field.type, same.type))
+            for field in given.fields
+        )
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return _has_ids(given.key_type, wanted.key_type) and _has_ids(
+            given.item_type, wanted.item_type
+        )
+    if contract.is_list(given) and contract.is_list(wanted):
+        return _has_ids(given.value_type, wanted.value_type)
+    return True
+
+
+def _id_of(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(FIELD_ID)
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
