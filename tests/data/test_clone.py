@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from pathlib import Path
@@ -27,7 +28,7 @@ from lakelog.storage.local import LocalStore
 from lakelog.testing import InjectingStore, Rule
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from tests.data.rows import commit_info
-from tests.handmade import Handmade, add
+from tests.handmade import Handmade, add, field, metadata, protocol
 
 ROWS = pl.DataFrame(
     {"id": [1, 2, 3, 4], "p": ["a b", "a b", "50%", None], "x": [1.5, 2.5, 3.5, 4.5]}
@@ -246,6 +247,45 @@ def test_absolute_paths_into_the_own_folder_are_checked_and_paths_out_of_it_are_
     report = table.repair(plan=False, remove_missing=True)
     assert report.repaired["path"].to_list() == [f"file:{root}/a"]
     assert sorted(table.snapshot().files().collect()["path"]) == ["../x", f"{root}/d/b"]
+
+
+def test_rows_of_a_clone_are_inserts_of_its_change_feed(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    table.append(ROWS)
+    table.compact()
+    clone = table.clone(tmp_path / "clone", upkeep=False)
+    kinds = clone.changes(0).collect()["_change_type"].to_list()
+    assert kinds == ["insert"] * 8
+    assert [changes.collect().height for _, changes in clone.follow(0, stop=lambda: True)] == [8]
+
+
+@pytest.mark.parametrize("stats", [True, False])
+def test_clustered_table_is_cloned_with_its_clustering(tmp_path: Path, stats: bool) -> None:
+    file = tmp_path / "t" / "a.parquet"
+    features = ["appendOnly", "invariants", "domainMetadata", "clustering"]
+    clustering = {"clusteringColumns": [["n"]]}
+    domain = {
+        "domain": "delta.clustering",
+        "configuration": json.dumps(clustering),
+        "removed": False,
+    }
+    made = Handmade(tmp_path / "t")
+    pl.DataFrame({"n": [1, 2]}).write_parquet(file)
+    text = {"stats": '{"numRecords":2}'} if stats else {}
+    made.commit(
+        0,
+        protocol(1, 7, writerFeatures=features),
+        metadata(field("n")),
+        {"domainMetadata": domain},
+        add("a.parquet", file.stat().st_size, **text),
+    )
+    clone = lakelog.open(tmp_path / "t", upkeep=False).clone(tmp_path / "clone", upkeep=False)
+    clone.append(pl.DataFrame({"n": [3]}))
+    assert sorted(clone.to_polars()["n"]) == [1, 2, 3]
+    domains = clone.snapshot().domains().select("domain", "domainConfiguration").collect()
+    assert [(name, json.loads(text)) for name, text in domains.iter_rows()] == [
+        ("delta.clustering", clustering)
+    ]
 
 
 def test_earlier_version_is_cloned(tmp_path: Path) -> None:

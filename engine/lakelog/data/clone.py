@@ -42,7 +42,7 @@ _OF_THE_LOG = (
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
 )
-_OF_THE_FILES = ("version", "dvId", "baseRowId", "defaultRowCommitVersion")
+_OF_THE_FILES = ("version", "dataChange", "dvId", "baseRowId", "defaultRowCommitVersion")
 
 
 def clone(

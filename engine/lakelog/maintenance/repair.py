@@ -142,7 +142,11 @@ class RepairPlan(Displayed):
         rows = [("path", self.table)]
         if self.is_clean:
             log_only = "" if self._repair.is_of_files else _LOG_ONLY
-            rows.append(("result", f"no problem was found{log_only}"))
+            kept = (
+                self.findings.height > 0
+            )  # such as a checkpoint below which the log was cleaned up
+            result = "nothing needs repair" if kept else "no problem was found"
+            rows.append(("result", f"{result}{log_only}"))
         if self.findings.height:
             rows.append(("findings", _counted(self.findings)))
         rows += [

@@ -63,12 +63,12 @@ class NewTable:
         refuse_unsafe_store(log)
         refuse_existing(log.store, dialects)
         self.log, self.runtime = log, runtime
-        is_copied = isinstance(table, TableConfiguration)
+        self._is_copied = isinstance(table, TableConfiguration)
         if isinstance(table, TableDefinition):
             table = _configured(log, runtime, table)
         self.table = table
         table.rules.check_change(None, table.protocol)
-        check_metadata(table, None, restored=is_copied)
+        check_metadata(table, None, restored=self._is_copied)
         write_support.check_writable(table, log.table)
 
     def commit(
@@ -105,7 +105,9 @@ class NewTable:
         meta = actions.concat([rows_frame(first), others])
         check_files(files, table, external=external)
         checked = files["path"] if rows_checked and files.height else None
-        write_support.check_actions(table, files, meta, log.table, checked=checked)
+        write_support.check_actions(
+            table, files, meta, log.table, clusters=self._is_copied, checked=checked
+        )
         done = operation or operations.infer(files, meta, None, table.metadata, table.protocol)
         plan = Plan(
             log,

@@ -617,7 +617,7 @@ class LogTransaction(Displayed):
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
             restored=self._restored,
-            unclustered=self._unclustered,
+            clusters=self._unclustered,
             constraints_hold=self._constraints_hold,
             checked=pl.Series("path", self._checked, pl.String),
             live_files=self._live_files,

@@ -372,7 +372,7 @@ def check(
     replaced: bool,
     rows_replaced: bool = False,
     restored: bool = False,
-    unclustered: bool = False,
+    clusters: bool = False,
     constraints_hold: bool = False,
     checked: pl.Series | None = None,
     live_files: Callable[[], pl.LazyFrame],
@@ -402,7 +402,7 @@ def check(
         table,
         rows_replaced=rows_replaced,
         restored=restored,
-        unclustered=unclustered,
+        clusters=clusters,
         checked=checked,
     )
 

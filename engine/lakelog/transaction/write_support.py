@@ -96,16 +96,16 @@ def check_actions(
     *,
     rows_replaced: bool = False,
     restored: bool = False,
-    unclustered: bool = False,
+    clusters: bool = False,
     checked: pl.Series | None = None,
 ) -> None:
     """Raise for actions that a feature of the table forbids, or that lakelog cannot validate. Files
-    that are `restored` satisfied the rules before; `unclustered` allows the domain of clustering;
+    that are `restored` satisfied the rules before; `clusters` allows the domain of clustering;
     `checked` are paths of files whose rows satisfy the rules.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
-    _check_domains(configured, meta, table, [CLUSTERING] if restored or unclustered else [])
+    _check_domains(configured, meta, table, [CLUSTERING] if restored or clusters else [])
     if not files.height:
         return
     adds = _of(files, "add")
@@ -137,7 +137,7 @@ def check_actions(
     _check_change_data(configured, files, new, removes_data, table, rows_replaced=rows_replaced)
     _check_vectors(configured, files, table)
     _check_counts(configured, files, adds, table)
-    if configured.supports("clustering"):
+    if configured.supports("clustering") and not (restored or clusters):
         _refuse_row(
             files,
             new & _column(files, "stats").is_null(),
