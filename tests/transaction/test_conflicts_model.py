@@ -88,7 +88,8 @@ def metadatas(draw: st.DrawFn, *, mapped: bool) -> Action:
         properties = {**properties, "delta.columnMapping.mode": "name"}
     fields = columns(mapped=mapped, high_water_mark=draw(st.sampled_from([None, None, 1, 2])))
     if draw(st.integers(0, 9)) == 0:
-        fields.append(field("y", "long"))
+        keys = {"delta.columnMapping.physicalName": "col-y"} if mapped else {}
+        fields.append(field("y", "long", **keys))
     partitioned = draw(st.sampled_from([("p", "q")] * 5 + [("q", "p")]))
     name = draw(st.sampled_from([None] * 5 + ["renamed"]))
     return metadata(*fields, partitioned=partitioned, properties=properties, name=name)
