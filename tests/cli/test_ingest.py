@@ -281,6 +281,21 @@ def test_csv_of_bad_rows_only_is_diverted(
     assert len(rejected_rows(Path("log"))) == 4
 
 
+def test_columns_of_csv_are_found_in_any_case_and_unknown_ones_are_the_reason(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("ID,Name\n1,2\n3,04\n")
+    call = ("ingest", "events", "a.csv", "--directory", "log", "--on-bad-row", "divert")
+    assert lakelog(*call).code == 0
+    assert events.to_polars()["name"].sort().to_list() == ["04", "2"]
+    (tmp_path / "a.csv").write_text("id,zz\n5,2\nx,3\n")
+    other = ("ingest", "events", "a.csv", "--directory", "other", "--on-bad-row", "divert")
+    assert lakelog(*other).code == 1
+    reasons = [row["reason"] for row in rejected_rows(Path("other"))]
+    assert len(reasons) == 2
+    assert all("no column 'zz'" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize("sizes", [[12] * 3, [1 << 22] * 3, [12, 1 << 22, 12], [30, 12, 1 << 22]])
 def test_rows_of_a_batch_that_was_diverted_but_not_written_are_diverted_once(
     lakelog: Any,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lakelog.data.conform import Conform
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
 from lakelog.model.contract import Decimal as DecimalType
 
@@ -104,6 +105,34 @@ def test_type_is_converted_if_no_value_changes(
     chunks = pa.chunked_array([values, values[:0], values])
     assert converted(chunks, type_) == found + found
     assert converted(pa.chunked_array([], values.type), type_) == []
+
+
+class Own(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types for it
+    """A type of a user, which has no hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.own")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Own:
+        return cls()
+
+
+def test_extension_type_of_a_user_becomes_its_values() -> None:
+    values = pa.ExtensionArray.from_storage(Own(), pa.array([1, None]))
+    (column,) = contract.from_arrow(pa.schema([("c", Own())])).fields
+    assert converted(values, column.type) == [1, None]
+
+
+def test_encoded_values_that_arrow_cannot_copy_raise() -> None:
+    values = run_ends(pa.array([7, 8]))
+    nested = pa.ListArray.from_arrays([0, 1], pa.ListArray.from_arrays([0, 4], values))
+    error = conversion_error(nested, Array(Array(LONG)))
+    assert error.hint is not None
+    assert "run_end_decode" in error.hint
 
 
 LOSSY: list[tuple[Any, DataType]] = [

@@ -586,7 +586,7 @@ def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
         array = _without_view(array)
     elif not pa.types.is_large_list(array.type):
         array = array.cast(pa.large_list(array.type.value_field))
-    array = _unsliced(array)
+    array = _unsliced(array, path)
     here = f"{path}.element"
     values = _fit(array.values, type_.element, here)
     fitted = pa.LargeListArray.from_arrays(
@@ -609,7 +609,7 @@ def _without_view(array: pa.Array) -> pa.Array:
 def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     if not pa.types.is_map(array.type):
         _refuse(array.type, type_, path)
-    array = _unsliced(array)
+    array = _unsliced(array, path)
     keys = _fit(array.keys, type_.key, f"{path}.key")
     _check(keys, Field("key", type_.key, nullable=False), f"{path}.key")
     items = _fit(array.items, type_.value, f"{path}.value")
@@ -619,9 +619,18 @@ def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     )
 
 
-def _unsliced(array: pa.Array) -> pa.Array:
+def _unsliced(array: pa.Array, path: str) -> pa.Array:
     """The array from offset 0, as masks of nested arrays need it, and nothing but its values."""
-    return pa.concat_arrays([array, array[:0]])
+    try:
+        return pa.concat_arrays([array, array[:0]])
+    except pa.ArrowException as cause:
+        raise InvalidInputError(
+            f"the column {path!r} has encoded values within lists that Arrow cannot copy",
+            column=path,
+            expected="values that are not encoded",
+            found=str(array.type),
+            hint="decode them first, such as by pyarrow.compute.run_end_decode",
+        ) from cause
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:

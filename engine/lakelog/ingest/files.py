@@ -330,6 +330,7 @@ def _csv_table(
 ) -> pa.Table:
     if not data:
         return pa.schema([(name, pa.string()) for name in names]).empty_table()
+    known = {name.lower() for name in columns}
     if data.startswith(_MARK):  # that of a value: pyarrow takes the first for that of a file
         data = _MARK + data
     return pc.read_csv(
@@ -337,7 +338,7 @@ def _csv_table(
         pc.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=keep is None),
         pc.ParseOptions(newlines_in_values=True, invalid_row_handler=keep),
         pc.ConvertOptions(
-            column_types=dict.fromkeys(columns, pa.string()),
+            column_types={name: pa.string() for name in names if name.lower() in known},
             strings_can_be_null=True,
             null_values=[""],
             quoted_strings_can_be_null=False,

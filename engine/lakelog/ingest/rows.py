@@ -271,10 +271,10 @@ class RowCodec:
         try:
             return list(self.records(rows)), []
         except InvalidInputError as error:
-            count = len(rows)
-            if count == 1 or self._refuses_all(rows):
+            count, of_all = len(rows), self._error_of_columns(rows)
+            if count == 1 or of_all is not None:
                 plain = enumerate(_plain_rows(rows), first)
-                return [], [BadRow(row, error, number) for number, row in plain]
+                return [], [BadRow(row, of_all or error, number) for number, row in plain]
         middle = count // 2
         good, bad = self._parted(rows[:middle], first)
         more_good, more_bad = self._parted(rows[middle:], first + middle)
@@ -285,9 +285,9 @@ class RowCodec:
         what names its rows, and what concerns all rows.
         """
         given, is_file = _given(rows), isinstance(rows, FileRows)
-        if self._refuses_all(given) or not (
-            is_file or (isinstance(given, list) and isinstance(error.found, str))
-        ):
+        if (of_all := self._error_of_columns(given)) is not None:
+            return of_all
+        if not (is_file or (isinstance(given, list) and isinstance(error.found, str))):
             return error
         if (bad := self._first_bad(given)) is None:
             return error
@@ -362,16 +362,16 @@ class RowCodec:
         except (ValueError, AttributeError):  # which `_parsed` reports
             return frozenset()
 
-    def _refuses_all(self, rows: Given) -> bool:
-        """Whether columns do not fit, whatever their values."""
+    def _error_of_columns(self, rows: Given) -> InvalidInputError | None:
+        """The error of columns that do not fit, whatever their values."""
         if isinstance(rows, list) or (isinstance(rows, TextRows) and not len(rows)):
-            return False
+            return None
         try:
             empty = self._cast(rows.table[:0]) if isinstance(rows, TextRows) else rows[:0]
             self._conform_of(empty.column_names).table(empty)
-        except InvalidInputError:
-            return True
-        return False
+        except InvalidInputError as error:
+            return error
+        return None
 
     def _conform_of(self, names: Sequence[str]) -> Conform:
         """Brings new rows with these columns under the schema and the rules, except for values

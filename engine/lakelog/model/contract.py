@@ -422,6 +422,8 @@ def _from_arrow(path: str, type_: pa.DataType, void: bool) -> DataType:
     import pyarrow as pa
     import pyarrow.types as kinds
 
+    if isinstance(type_, pa.BaseExtensionType):  # first, because those of users have no hash
+        return _from_arrow(path, type_.storage_type, void)
     if type_ in _names_by_arrow():
         return Primitive(_names_by_arrow()[type_])
     if kinds.is_timestamp(type_):
@@ -441,8 +443,6 @@ def _from_arrow(path: str, type_: pa.DataType, void: bool) -> DataType:
         return Primitive("binary")
     if kinds.is_dictionary(type_) or kinds.is_run_end_encoded(type_):
         return _from_arrow(path, type_.value_type, void)
-    if isinstance(type_, pa.BaseExtensionType):
-        return _from_arrow(path, type_.storage_type, void)
     if kinds.is_null(type_) and void:
         return Primitive("void")
     raise InvalidInputError(
