@@ -44,3 +44,18 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     bits = np.frombuffer(buffer, np.uint8, offset=byte)
     bits = np.unpackbits(bits, count=first + len(column), bitorder="little")
     return bits[first:].view(np.bool_)
+
+
+def as_lists(lists: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Lists of any layout in another one, with the same elements. Arrow's own cast of list views
+    gives wrong offsets.
+    """
+    import pyarrow.compute as pc
+
+    if pa.types.is_list_view(lists.type) or pa.types.is_large_list_view(lists.type):
+        lengths = numbers_of(pc.fill_null(pc.list_value_length(lists), 0))
+        offsets = as_int64(np.concatenate([[0], np.cumsum(lengths)]))
+        nulls = lists.is_null() if lists.null_count else None
+        large = pa.large_list(lists.type.value_field)
+        lists = pa.LargeListArray.from_arrays(offsets, lists.flatten(), type=large, mask=nulls)
+    return lists.cast(type_)

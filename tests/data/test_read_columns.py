@@ -146,6 +146,12 @@ CASTS: list[tuple[Any, pa.Array, list[Any], dict[str, Any]]] = [
     ),
     (array("integer"), pa.array([[1, 2], None], pa.list_(pa.int32(), 2)), [[1, 2], None], {}),
     (
+        array(array("integer")),
+        pa.array([[[1, 2], []], None, [], [None, [3]]], pa.list_view(pa.list_view(pa.int32()))),
+        [[[1, 2], []], None, [], [None, [3]]],
+        {},
+    ),
+    (
         array("string"),
         pa.array([["a", "b"], ["a"]], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
         [["a", "b"], ["a"]],

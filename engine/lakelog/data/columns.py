@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.arrow_arrays import as_lists
 from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
@@ -302,24 +303,17 @@ def _resolve_struct(
 def _resolve_list(
     source: pa.DataType, first_leaf: int, target: contract.Array, rules: _Rules, name: str
 ) -> _Resolved:
-    types = pa.types
-    if types.is_map(source) or not (
-        types.is_list(source)
-        or types.is_large_list(source)
-        or types.is_fixed_size_list(source)
-        or types.is_list_view(source)
-        or types.is_large_list_view(source)
-    ):
+    if not contract.is_list(source):
         raise mismatch(name, target, source)
     wanted = contract.to_arrow(target)
     inner = _resolve(source.value_type, first_leaf, target.element, rules, f"{name}.element")
-    plain = types.is_list(source)
+    plain = pa.types.is_list(source)
     if inner.convert is None and source == wanted:
         return inner
 
     def convert(array: pa.Array) -> pa.Array:
         if not plain:
-            array = array.cast(pa.list_(array.type.value_field))
+            array = as_lists(array, pa.list_(array.type.value_field))
         values = _apply(inner.convert, array.values)
         _require_elements(values, array, wanted.value_field, name)
         return _rebuilt(array, wanted, values)

@@ -32,7 +32,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.arrow_arrays import as_int64, numbers_of
+from lakelog.arrow_arrays import as_int64, as_lists, numbers_of
 from lakelog.data.columns import FIELD_ID
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
@@ -582,10 +582,8 @@ def _fit_variant(array: pa.Array, path: str) -> pa.Array:
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     if not contract.is_list(array.type):
         _refuse(array.type, type_, path)
-    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
-        array = _without_view(array)
-    elif not pa.types.is_large_list(array.type):
-        array = array.cast(pa.large_list(array.type.value_field))
+    if not pa.types.is_large_list(array.type):
+        array = as_lists(array, pa.large_list(array.type.value_field))
     array = _unsliced(array, path)
     here = f"{path}.element"
     values = _fit(array.values, type_.element, here)
@@ -596,14 +594,6 @@ def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     if not element.nullable:
         _check(fitted.flatten(), element, here)
     return fitted
-
-
-def _without_view(array: pa.Array) -> pa.Array:
-    """A list view as lists; Arrow's cast gives wrong offsets."""
-    lengths = numbers_of(pc.fill_null(pc.list_value_length(array), 0))
-    offsets = as_int64(np.concatenate([[0], np.cumsum(lengths)]))
-    type_ = pa.large_list(array.type.value_field)
-    return pa.LargeListArray.from_arrays(offsets, array.flatten(), type=type_, mask=_nulls(array))
 
 
 def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
