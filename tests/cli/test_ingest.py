@@ -294,6 +294,9 @@ def test_columns_of_csv_are_found_in_any_case_and_unknown_ones_are_the_reason(
     reasons = [row["reason"] for row in rejected_rows(Path("other"))]
     assert len(reasons) == 2
     assert all("no column 'zz'" in reason for reason in reasons)
+    (tmp_path / "b.csv").write_text("id,zz\n5,2,6\n")
+    assert lakelog("ingest", "events", "b.csv", *other[3:]).code == 1
+    assert "more or fewer values" in rejected_rows(Path("other"))[2]["reason"]
 
 
 @pytest.mark.parametrize("sizes", [[12] * 3, [1 << 22] * 3, [12, 1 << 22, 12], [30, 12, 1 << 22]])

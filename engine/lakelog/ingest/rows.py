@@ -260,24 +260,27 @@ class RowCodec:
         """The records of the rows that fit, and the rows that do not, each in order."""
         given = _given(rows)
         if isinstance(given, TextRows):
-            good, bad = self._parted(given[:], 0)
+            good, bad = self._parted(given[:])
             bad = given.refused(bad)
         else:
-            good, bad = self._parted(given, 0)
+            good, bad = self._parted(given)
         return good, rows.located(bad) if isinstance(rows, FileRows) else bad
 
-    def _parted(self, rows: Given, first: int) -> tuple[list[Record], list[BadRow]]:
+    def _parted(
+        self, rows: Given, first: int = 0, *, is_part: bool = False
+    ) -> tuple[list[Record], list[BadRow]]:
         """As `checked`, by bisection; `first` is the number of the first row."""
         try:
             return list(self.records(rows)), []
         except InvalidInputError as error:
-            count, of_all = len(rows), self._error_of_columns(rows)
-            if count == 1 or of_all is not None:
+            # A part has the columns of the whole.
+            of_all = None if is_part else self._error_of_columns(rows)
+            if len(rows) <= 1 or of_all is not None:
                 plain = enumerate(_plain_rows(rows), first)
                 return [], [BadRow(row, of_all or error, number) for number, row in plain]
-        middle = count // 2
-        good, bad = self._parted(rows[:middle], first)
-        more_good, more_bad = self._parted(rows[middle:], first + middle)
+        middle = len(rows) // 2
+        good, bad = self._parted(rows[:middle], first, is_part=True)
+        more_good, more_bad = self._parted(rows[middle:], first + middle, is_part=True)
         return good + more_good, bad + more_bad
 
     def first_error(self, rows: Given | FileRows, error: InvalidInputError) -> InvalidInputError:
