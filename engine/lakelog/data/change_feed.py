@@ -323,15 +323,14 @@ class _Feed:
         return files.filter(keep)
 
     def _query(self, where: pl.Expr, partition_columns: Sequence[str]) -> FilesQuery:
-        metadata = self.snapshot.metadata
-        if self.plan.mapping != "none":  # the log has physical names, and the own fields no ids
-            metadata = replace(
-                metadata, configuration={**metadata.configuration, MAPPING_MODE: "name"}
-            )
+        own = self.snapshot.metadata
+        # The log has physical names in every mode, and the fields of the feed have no ids.
+        names = {} if self.plan.mapping == "none" else {MAPPING_MODE: "name"}
         metadata = replace(
-            metadata,
+            own,
             schema_string=self.plan.schema_json,
             partition_columns=tuple(partition_columns),
+            configuration={**own.configuration, **names},
         )
         protocol = self.snapshot.protocol
         return FilesQuery(self.log.dialect, lambda: protocol, lambda: metadata, where)

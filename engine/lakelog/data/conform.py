@@ -362,7 +362,7 @@ def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
         pa.types.is_null(given)
         or _is_encoded(given)
         or contract.is_nested(contract.stored(type_))
-        or _is_opaque(type_)
+        or contract.is_opaque(type_)
     ):
         return _fit(values, type_, column.name)  # all chunks in one call
     chunks = [_fit(chunk, type_, column.name) for chunk in values.chunks]
@@ -401,7 +401,9 @@ def _name(type_: DataType) -> str:
 
 def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
     target = _wide_type(type_)
-    if pa.types.is_null(array.type) or (_is_opaque(type_) and array.null_count == len(array)):
+    if pa.types.is_null(array.type) or (
+        contract.is_opaque(type_) and array.null_count == len(array)
+    ):
         return pa.nulls(len(array), target)
     while _is_encoded(array.type):
         array = _decoded(array, type_, path)
@@ -414,7 +416,7 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
             return _fit_map(array, type_, path)
         case contract.VARIANT:
             return _fit_variant(array, path)
-    if array.type.equals(target) and not _is_opaque(type_):
+    if array.type.equals(target) and not contract.is_opaque(type_):
         return array
     _require_kin(array.type, type_, path)
     try:
@@ -453,15 +455,11 @@ def _decoded(array: pa.Array, type_: DataType, path: str) -> pa.Array:
         return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
 
 
-def _is_opaque(type_: DataType) -> bool:
-    return isinstance(type_, Primitive) and pa.types.is_null(contract.to_arrow(type_))
-
-
 def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
     """Refuse a type whose values mean something else than the table's."""
     is_ = pa.types
     name = _name(type_)
-    if _is_opaque(type_):
+    if contract.is_opaque(type_):
         raise UnsupportedFeatureError(
             f"the column {path!r} has a type that lakelog does not write: {name}",
             column=path,

@@ -92,8 +92,7 @@ class Sources(FileLocator):
     def size(self, path: str) -> int | None:
         """Actual length of a file; None if unknown."""
         try:
-            store, name = self.locate(path)
-            entry = store.stat(name)
+            entry = self.stat(path)
         except LakelogError:
             return None
         return None if entry is None else entry.size_bytes

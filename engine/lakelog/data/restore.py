@@ -169,10 +169,9 @@ def _missing(log: Log, paths: pl.Series) -> tuple[pl.Series, int]:
 
     def exists(path: str) -> bool | None:
         try:
-            store, name = sources.locate(path)
+            return sources.stat(path) is not None
         except ExternalPathError:
             return None
-        return store.stat(name) is not None
 
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
@@ -230,7 +229,7 @@ def is_clusterable(metadata: Metadata, clustering: Iterable[Sequence[str]]) -> b
 def _of_files(
     fields: Sequence[contract.Field], others: Sequence[str]
 ) -> tuple[contract.Field, ...]:
-    kept = (f for f in fields if f.name not in others and not _is_never_written(f.type))
+    kept = (f for f in fields if f.name not in others and not contract.is_opaque(f.type))
     return tuple(replace(f, type=_without_void(f.type)) for f in kept)
 
 
@@ -240,11 +239,6 @@ def _without_void(type_: contract.DataType) -> contract.DataType:
         return type_
     kept = (f for f in type_.fields if f.type != contract.VOID)
     return contract.Struct(tuple(replace(f, type=_without_void(f.type)) for f in kept))
-
-
-def _is_never_written(type_: contract.DataType) -> bool:
-    """Whether files omit a column of this type, because it is void."""
-    return isinstance(type_, contract.Primitive) and pa.types.is_null(contract.to_arrow(type_))
 
 
 def _require_rows_writable(
@@ -305,4 +299,4 @@ def _is_unwritable(type_: contract.DataType, *, in_collection: bool = False) -> 
             return _is_unwritable(element, in_collection=True)
         case contract.Map(key, value, _):
             return any(_is_unwritable(each, in_collection=True) for each in (key, value))
-    return _is_never_written(type_) and (in_collection or type_ != contract.VOID)
+    return contract.is_opaque(type_) and (in_collection or type_ != contract.VOID)

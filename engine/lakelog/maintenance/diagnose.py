@@ -364,8 +364,7 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
 
     def length(path: str) -> int | None:
         try:
-            store, name = locator.locate(path)
-            entry = store.stat(name)
+            entry = locator.stat(path)
         except ExternalPathError:
             return _NOT_CHECKED
         return None if entry is None else entry.size_bytes

@@ -692,6 +692,13 @@ def is_nested(type_: DataType) -> bool:
     return isinstance(type_, Struct | Array | Map)
 
 
+def is_opaque(type_: DataType) -> bool:
+    """Whether a primitive type has no values in files: void, and what lakelog does not know."""
+    import pyarrow as pa
+
+    return isinstance(type_, Primitive) and pa.types.is_null(to_arrow(type_))
+
+
 def is_known(type_: DataType) -> bool:
     """Whether `type_` is a primitive type of the protocol, or not a primitive."""
     return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES

@@ -229,6 +229,11 @@ class FileLocator:
                 self._others[found.store] = store
             return self._others[found.store], found.path
 
+    def stat(self, path: str) -> FileEntry | None:
+        """Metadata of a file, None if it does not exist; errors as `locate` and `LogStore.stat`."""
+        store, name = self.locate(path)
+        return store.stat(name)
+
 
 def bounded(store: LogStore) -> BoundedStore | None:
     """The `BoundedStore` that a store is, or wraps; None if there is none."""

@@ -132,7 +132,7 @@ def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
         record = [*(field.metadata.get(contract.TYPE_CHANGES) or ()), change]
         return replace(
             field,
-            type=_with_inner(field.type, below, type_),
+            type=_changed_at(field.type, below, column, lambda _: type_),
             metadata={**field.metadata, contract.TYPE_CHANGES: record},
         )
 
@@ -166,21 +166,6 @@ def _inner(type_: DataType, path: Sequence[str], column: str) -> DataType:
             case _:
                 raise _not_found(column, _NAMES_INSIDE.get(type(type_), ()))
     return type_
-
-
-def _with_inner(type_: DataType, path: Sequence[str], new: DataType) -> DataType:
-    """The type with another one for an ``element``, ``key`` or ``value``."""
-    if not path:
-        return new
-    name, *rest = path
-    match type_, name:
-        case Array(), _:
-            return replace(type_, element=_with_inner(type_.element, rest, new))
-        case Map(), "key":
-            return replace(type_, key=_with_inner(type_.key, rest, new))
-        case Map(), _:
-            return replace(type_, value=_with_inner(type_.value, rest, new))
-    return type_  # its path was not found
 
 
 def allow_nulls(schema: Struct, column: str) -> Struct:
@@ -217,24 +202,38 @@ def _changed(
 
 def _edited(schema: Struct, path: tuple[str, ...], column: str, edit: _Edit) -> Struct:
     """The schema with an edit of the struct that contains the field at a path."""
+    *above, name = path
 
-    def inside(type_: DataType, path: tuple[str, ...]) -> DataType:
-        name, *rest = path
+    def change(type_: DataType) -> DataType:
         if not isinstance(type_, Struct):
-            inner = _inner(type_, (name,), column)
-            if not rest:
-                raise _not_found(column, ())  # elements have no name and no metadata
-            return _with_inner(type_, (name,), inside(inner, tuple(rest)))
-        at = _position(type_.fields, name, column)
-        if not rest:
-            return Struct(edit(type_.fields, at))
-        field = type_.fields[at]
-        nested = replace(field, type=inside(field.type, tuple(rest)))
-        return Struct((*type_.fields[:at], nested, *type_.fields[at + 1 :]))
+            known = _NAMES_INSIDE.get(type(type_), ())  # which have no name and no metadata
+            raise _not_found(column, () if name in known else known)
+        return Struct(edit(type_.fields, _position(type_.fields, name, column)))
 
-    changed = inside(schema, path)
+    changed = _changed_at(schema, above, column, change)
     assert isinstance(changed, Struct)
     return changed
+
+
+def _changed_at(
+    type_: DataType, path: Sequence[str], column: str, change: Callable[[DataType], DataType]
+) -> DataType:
+    """The type with a change of the one at a path inside it."""
+    if not path:
+        return change(type_)
+    name, *rest = path
+    match type_, name:
+        case Struct(fields), _:
+            at = _position(fields, name, column)
+            inner = _changed_at(fields[at].type, rest, column, change)
+            return Struct((*fields[:at], replace(fields[at], type=inner), *fields[at + 1 :]))
+        case Array(element, _), "element":
+            return replace(type_, element=_changed_at(element, rest, column, change))
+        case Map(key, _, _), "key":
+            return replace(type_, key=_changed_at(key, rest, column, change))
+        case Map(_, value, _), "value":
+            return replace(type_, value=_changed_at(value, rest, column, change))
+    raise _not_found(column, _NAMES_INSIDE.get(type(type_), ()))
 
 
 def _position(fields: Sequence[Field], name: str, column: str) -> int:
