@@ -9,7 +9,7 @@ predicate can never be true, so unknown values and unsupported expressions keep 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -100,41 +100,48 @@ def row_wise(
             found=expr,
             hint=_OWN_TYPE,
         ) from cause
-    _require_comparable(expr, node, empty.lazy(), name)
-    if not adds_fields:
-        _require_same_fields(expr, node, empty.lazy(), name)
+    checks = (_require_comparable,) if adds_fields else (_require_comparable, _require_same_fields)
+    _check_nodes(expr, node, empty.lazy(), name, checks)
     return outcome, tuple(n for n in schema.names if n in roots)
 
 
-def _require_comparable(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
-    """Refuse comparisons of different kinds of values, such as a decimal and a text."""
+_Check = Callable[[pl.Expr, Any, Sequence[pl.Expr], pl.LazyFrame, str], None]
+
+
+def _check_nodes(
+    expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str, checks: Sequence[_Check]
+) -> None:
+    """Check an expression, and all inside it."""
     children = list(reversed(expr.meta.pop()))
+    for check in checks:
+        check(expr, node, children, columns, name)
+    for position, child in enumerate(children):
+        _check_nodes(child, _child_node(node, position), columns, name, checks)
+
+
+def _require_comparable(
+    expr: pl.Expr, node: Any, children: Sequence[pl.Expr], columns: pl.LazyFrame, name: str
+) -> None:
+    """Refuse a comparison of different kinds of values, such as a decimal and a text."""
     match node:
         case {"BinaryExpr": {"op": str(op)}} | {
             "Function": {"function": {"Sql": {"Binary": str(op)}}}
         } if op in _ORDERED or op in _EQUALITIES:
-            try:
-                types = [columns.select(c.alias("")).collect_schema()[""] for c in children]
-            except pl.exceptions.PolarsError:
-                types = []  # reported with the whole expression
+            types = _types_of(children, columns)
             if types and not _are_comparable(children, types, is_equality=op in _EQUALITIES):
                 raise InvalidInputError(
                     f"{name} compares values of different kinds: {types[0]} and {types[1]}",
                     found=expr,
                     hint=_OWN_TYPE,
                 )
-    for position, child in enumerate(children):
-        _require_comparable(child, _child_node(node, position), columns, name)
 
 
-def _require_same_fields(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
+def _require_same_fields(
+    _expr: pl.Expr, node: Any, children: Sequence[pl.Expr], columns: pl.LazyFrame, name: str
+) -> None:
     """Refuse a choice of structs with different fields: Polars would add fields of nulls."""
-    children = list(reversed(expr.meta.pop()))
     if isinstance(node, dict) and "Ternary" in node:
-        try:
-            types = [columns.select(c.alias("")).collect_schema()[""] for c in children[:2]]
-        except pl.exceptions.PolarsError:
-            types = []  # of fields within a struct
+        types = _types_of(children[:2], columns)
         if types and _differ_in_fields(*types):
             raise InvalidInputError(
                 f"{name} chooses between structs with different fields",
@@ -142,8 +149,14 @@ def _require_same_fields(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: 
                 found=str(types[1]),
                 hint="give all fields in both, of which some may be null",
             )
-    for position, child in enumerate(children):
-        _require_same_fields(child, _child_node(node, position), columns, name)
+
+
+def _types_of(children: Sequence[pl.Expr], columns: pl.LazyFrame) -> list[pl.DataType]:
+    """Types of expressions; none for fields within a struct, and for what the whole reports."""
+    try:
+        return [columns.select(c.alias("")).collect_schema()[""] for c in children]
+    except pl.exceptions.PolarsError:
+        return []
 
 
 def _differ_in_fields(ours: object, theirs: object) -> bool:
