@@ -891,7 +891,9 @@ class Table:
             values: New values by column, whose name may be in any case: a Polars expression over
                 the table's columns, SQL text (``"price * 2"``, ``"'a text'"``), or any other Python
                 value as a literal. All see the old values. Only lossless casts are applied. A
-                struct has all fields of its column, some of which may be null.
+                struct has all fields of its column, some of which may be null; ``address.zip``
+                assigns one field of a struct and keeps the others, in a struct that was null as
+                nulls.
             where: The rows to update, as `delete`; None is all rows.
             target_file_bytes: As `append`.
             compression: As `append`.

@@ -235,6 +235,70 @@ def test_update_takes_nulls_that_are_given(tmp_path: Path, value: Any, expected:
     assert dict(table.to_polars().rows()) == {1: expected, 2: {"a": 2, "b": 20}}
 
 
+DEEP = [{"a": 1, "x": {"p": 10, "q": 20}}, {"a": 2, "x": None}, None]
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_fields_of_structs_are_updated_alone(tmp_path: Path, configuration: dict[str, str]) -> None:
+    table = new_table(tmp_path, pl.DataFrame({"k": [1, 2, 3], "s": DEEP}), **configuration)
+    table.update({"S.X.p": "s.a + k", "s.a": pl.col("s").struct.field("a") * 100}, "k < 3")
+    assert dict(table.to_polars().rows()) == {
+        1: {"a": 100, "x": {"p": 2, "q": 20}},
+        2: {"a": 200, "x": {"p": 4, "q": None}},
+        3: None,
+    }
+    table.update({"s.x": {"p": 5, "q": None}, "s.a": None}, "k > 1")  # a null struct gets them
+    assert (
+        table.to_polars().sort("k")["s"].to_list()[1:]
+        == [{"a": None, "x": {"p": 5, "q": None}}] * 2
+    )
+
+
+def test_merges_assign_fields_of_structs_alone(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"k": [1, 2], "source": [{"a": 1, "b": 10}, {"a": 2, "b": 20}]})
+    table = new_table(tmp_path, rows)
+    new = pl.DataFrame({"k": [1, 3], "v": [7, 8]})
+    merge = table.merge(new, on="k").when_matched_update({"source.a": "source.v"})
+    merge.when_not_matched_by_source_update({"source.b": "target.source.a + 5"}).execute()
+    expected = {1: {"a": 7, "b": 10}, 2: {"a": 2, "b": 7}}
+    assert dict(table.to_polars().rows()) == expected
+    insert = table.merge(new, on="k").when_not_matched_insert({"k": "source.k", "source.a": 1})
+    with pytest.raises(InvalidInputError, match=r"the field 'source\.a' alone"):
+        insert.execute()
+    assert dict(table.to_polars().rows()) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "column"),
+    [
+        ({"s.z": 1}, "no column", "s.z"),
+        ({"s.x.p.z": 1}, "no column", "s.x.p.z"),
+        ({"z.a": 1}, "no column", "z.a"),
+        ({"s.a": 1, "S.A": 2}, "two new values", "s.a"),
+        ({"s.x.p": 1, "s.x": None}, "two new values", "s.x"),
+        ({"s.x": None, "s.x.p": 1}, "two new values", "s.x.p"),
+        ({"s.x.p": "'text'"}, "another type", "s.x.p"),
+        ({"s.x.p": 1.5}, "without loss", "s.x.p"),
+        ({"s.x": {"p": 1}}, r"lacks the field 's\.x\.q'", "s.x.q"),
+    ],
+)
+def test_update_refuses_fields_that_it_cannot_assign(
+    tmp_path: Path, values: Any, message: str, column: str
+) -> None:
+    table = new_table(tmp_path, pl.DataFrame({"k": [1, 2, 3], "s": DEEP}))
+    with pytest.raises(InvalidInputError, match=message) as error:
+        table.update(values)
+    assert error.value.column == column
+    assert table.version() == 0
+
+
+def test_a_column_whose_name_has_a_dot_is_assigned_before_a_field(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3}]})
+    table = new_table(tmp_path, rows, **{"delta.columnMapping.mode": "name"})
+    table.update({"s.a": 9, "s.b": 8})
+    assert table.to_polars().rows() == [(9, {"a": 2, "b": 8})]
+
+
 def test_new_rows_have_nulls_in_fields_that_the_source_lacks(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     merge = table.merge(LESS, on="k").when_matched_delete().when_not_matched_insert_all()

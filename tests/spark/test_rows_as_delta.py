@@ -175,3 +175,23 @@ def test_dates_in_the_julian_calendar_are_the_same(delta: Any, tmp_path: Path) -
     footers = [pq.read_metadata(file).metadata for file in path.glob("*.parquet")]
     assert any(b"org.apache.spark.legacyDateTime" in footer for footer in footers)
     assert any(b"org.apache.spark.legacyINT96" in footer for footer in footers)
+
+
+def test_updates_of_fields_of_structs_are_the_same(delta: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / "spark", tmp_path / "lakelog"]
+    for path in paths:
+        delta.sql(f"create table delta.`{path}` (id long, {NESTED}) using delta")
+        delta.sql(f"insert into delta.`{path}` select id, {NESTED_VALUES} from range(0, 40, 1, 1)")
+    delta.range(10, 60).createOrReplaceTempView("numbers")
+    delta.sql(f"update delta.`{paths[0]}` set s.b.c = 'new', s.a = s.b.d + 1 where id % 3 = 0")
+    delta.sql(
+        f"merge into delta.`{paths[0]}` t using numbers n on t.id = n.id"
+        " when matched then update set s.b.d = t.s.a * 2"
+    )
+    table = lakelog.open(str(paths[1]))
+    table.update({"s.b.c": "'new'", "s.a": "s.b.d + 1"}, "id % 3 = 0")
+    merge = table.merge(pl.DataFrame({"id": range(10, 60)}), on="id")
+    merge.when_matched_update({"s.b.d": "target.s.a * 2"}).execute()
+    expected = theirs(delta, paths[0])
+    assert len(expected) == 40
+    assert theirs(delta, paths[1]) == lakelog_rows(paths[1]) == expected

@@ -119,7 +119,9 @@ class Merge:
     def when_matched_update(
         self, updates: Mapping[str, Any], predicate: pl.Expr | str | None = None
     ) -> Self:
-        """Update target rows that a source row matches."""
+        """Update target rows that a source row matches. `updates` has new values by column, or by
+        the path of a field of a struct, as `Table.update`.
+        """
         self._matched.append(_Clause("update", predicate, updates))
         return self
 
@@ -400,7 +402,10 @@ class _Effect:
         self.assigned: Assignments | None = None
         if clause.kind != "delete":
             values, hint = sides.values(clause)
-            self.assigned = Assignments(values, sides.rules, sides.partition_columns, seen, hint)
+            old = None if clause.kind == "insert" else sides.old
+            self.assigned = Assignments(
+                values, sides.rules, sides.partition_columns, seen, hint, old
+            )
 
     @property
     def roots(self) -> list[str]:
@@ -437,9 +442,12 @@ class _Sides:
         ours, theirs = self.rules.schema.field(name), self.source.field(name)
         if ours is None or theirs is None:
             return value
-        is_hidden = ours.name in {SOURCE, TARGET}
-        old = field_named(pl.col(TARGET), ours.name) if is_hidden else column_named(ours.name)
-        return _completed(value, theirs.type, old, ours.type)
+        return _completed(value, theirs.type, self.old(ours.name), ours.type)
+
+    def old(self, name: str) -> pl.Expr:
+        """The table's value of a column."""
+        is_hidden = name in {SOURCE, TARGET}
+        return field_named(pl.col(TARGET), name) if is_hidden else column_named(name)
 
 
 def _completed(

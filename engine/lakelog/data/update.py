@@ -6,7 +6,8 @@ DeleteCommand and UpdateCommand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from lakelog.transaction.transaction import LogTransaction
 
 _ROW = "\x00row"
 GIVE_FIELDS = (
-    "give all fields, of which some may be null; pl.col(...).struct.with_fields(...) replaces some"
+    'give all fields, of which some may be null; or assign some, such as {"address.zip": "..."}'
 )
 """What to do about a new value that lacks fields."""
 
@@ -121,9 +122,10 @@ def _run(
 
 
 class Assignments:
-    """New values of columns, by Polars expressions or SQL text over the columns `seen` (None: the
-    table's), or literals. A value that lacks fields of a struct is refused with the hint
-    `give_fields`; if it is None, they are null.
+    """New values of columns and of fields of structs, by Polars expressions or SQL text over the
+    columns `seen` (None: the table's), or literals. A value that lacks fields of a struct is
+    refused with the hint `give_fields`; if it is None, they are null. `old` is the old value of a
+    column; None if there is none, as in a new row.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Assignments:
         partition_columns: tuple[str, ...],
         seen: contract.Struct | None = None,
         give_fields: str | None = GIVE_FIELDS,
+        old: Callable[[str], pl.Expr] | None = contract.column_named,
     ) -> None:
         self._give_fields = give_fields
         if not values:
@@ -143,29 +146,30 @@ class Assignments:
             )
         self._rules, schema = rules, rules.schema
         seen = seen or schema
-        fields = {field.name.lower(): field for field in schema.fields}
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields})
-        self._expressions: dict[str, pl.Expr] = {}
+        new: _NewValues = {}
         self._roots: set[str] = set()
         for given, value in values.items():
-            field = fields.get(str(given).lower())
-            if field is None:
+            path = _fields_to(schema, str(given))
+            if old is None and len(path) > 1:
                 raise InvalidInputError(
-                    f"the table has no column {given!r}",
+                    f"a new row cannot have a value of the field {given!r} alone",
                     column=str(given),
-                    expected=", ".join(schema.names),
-                    found=given,
+                    hint=f"give a struct as the value of {path[0].name!r}",
                 )
-            name = field.name
-            if name in self._expressions:
-                raise InvalidInputError(
-                    f"the column {name!r} has two new values", column=name, found=given
-                )
+            field = replace(path[-1], name=".".join(each.name for each in path))
             expr = _expression(field, value, seen, rules.now_us)
-            what = f"the new value of {name!r}"
+            what = f"the new value of {field.name!r}"
             _, roots = row_wise(expr, seen, what, empty, adds_fields=give_fields is None)
             self._roots |= set(roots)
-            self._expressions[name] = expr
+            _add(new, path, expr)
+        self._expressions: dict[str, pl.Expr] = {}
+        for field in schema.fields:
+            if field.name in new:
+                was = old(field.name) if old else pl.lit(None)
+                expr = _with_fields(field.type, was, new[field.name])
+                self._expressions[field.name] = expr
+                self._roots |= set(expr.meta.root_names())
         self._changed = [field for field in schema.fields if field.name in self._expressions]
         self._conform = Conform(self._changed, partition_columns)
         # A wrong type is reported before a row is read.
@@ -220,6 +224,63 @@ class Assignments:
         for name in new.column_names:
             rows = rows.set_column(rows.column_names.index(name), name, new.column(name))
         return self._rules.recomputed(rows, self.names)
+
+
+_NewValues = dict[str, "pl.Expr | _NewValues"]
+"""New values by column, for a part of a struct by field."""
+
+
+def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...]:
+    """The column of a name in any case; or the fields down to a field of a struct, given by the
+    names with dots between them.
+    """
+    path: list[contract.Field] = []
+    type_: contract.DataType = schema
+    for name in [given] if schema.field(given) else given.split("."):
+        field = type_.field(name) if isinstance(type_, contract.Struct) else None
+        if field is None:
+            above = ".".join(each.name for each in path)
+            known = type_.names if isinstance(type_, contract.Struct) else ()
+            raise InvalidInputError(
+                f"the table has no column {given!r}",
+                column=given,
+                expected=", ".join(f"{above}.{each}" if above else each for each in known) or None,
+                found=given,
+                hint=None if known else f"{above!r} is not a struct: give it one new value",
+            )
+        path.append(field)
+        type_ = field.type
+    return tuple(path)
+
+
+def _add(new: _NewValues, path: Sequence[contract.Field], value: pl.Expr) -> None:
+    """Add the value of the column or field at a path."""
+    *above, last = (field.name for field in path)
+    at: pl.Expr | _NewValues = new
+    for name in above:
+        at = at.setdefault(name, {}) if isinstance(at, dict) else at
+    if not isinstance(at, dict) or last in at:
+        column = ".".join((*above, last))
+        raise InvalidInputError(f"the column {column!r} has two new values", column=column)
+    at[last] = value
+
+
+def _with_fields(
+    type_: contract.DataType, old: pl.Expr, new: pl.Expr | _NewValues | None
+) -> pl.Expr:
+    """A value with new values of some fields. As in Delta on Spark, a struct that was null has
+    them, and no others.
+    """
+    if new is None:
+        return old
+    if isinstance(new, pl.Expr):
+        return new
+    assert isinstance(type_, contract.Struct)
+    fields = []
+    for field in type_.fields:
+        was = contract.field_named(old, field.name)
+        fields.append(_with_fields(field.type, was, new.get(field.name)).alias(field.name))
+    return pl.struct(fields)
 
 
 def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us: int) -> pl.Expr:
