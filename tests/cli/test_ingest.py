@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -192,6 +193,22 @@ def test_bad_rows_of_csv_are_diverted_in_order_with_their_reasons_and_lines(
     )
     assert lakelog(*call[:2], "b.csv", *call[3:]).code == 0
     assert ids(events) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_numbers_of_csv_beyond_the_range_of_floats_are_bad_rows(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    schema = {"id": pl.Int64, "x": pl.Float64, "y": pl.Float32}
+    table = library.create(tmp_path / "floats", schema, upkeep=False)
+    text = "id,x,y\n1,1e308,1e38\n2,-1e400,1\n3,1,1e39\n4,inf,-Infinity\n5,nan,\n"
+    (tmp_path / "a.csv").write_text(text)
+    call = ("ingest", tmp_path / "floats", tmp_path / "a.csv", "--directory", tmp_path / "log")
+    refused = lakelog(*call)
+    assert (refused.code, "-1e400 is beyond the range of double" in refused.errors) == (2, True)
+    assert lakelog(*call, "--on-bad-row", "divert").code == 1
+    assert [row["line"] for row in rejected_rows(tmp_path / "log")] == [3, 4]
+    assert table.to_polars().sort("id").select("id", "x").rows()[:2] == [(1, 1e308), (4, math.inf)]
+    assert ids(table) == [1, 4, 5]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

@@ -174,9 +174,11 @@ def test_suffix_of_another_format_is_refused(lakelog: Any, table: str, tmp_path:
     for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet")):
         assert lakelog("files", table, "--to", tmp_path / f"f.{suffix}").code == 0
         assert len(rows_of((tmp_path / f"f.{suffix}").read_bytes(), form)) > 0
-    refused = lakelog("files", table, "--to", tmp_path / "f.xlsx")
-    assert (refused.code, "no format for .xlsx" in refused.errors) == (2, True)
-    assert not (tmp_path / "f.xlsx").exists()
+    for name in ("f.xlsx", "f.json.gz"):
+        refused = lakelog("files", table, "--to", tmp_path / name)
+        suffix = name.rpartition(".")[2]
+        assert (refused.code, f"no format for .{suffix}" in refused.errors) == (2, True)
+        assert not (tmp_path / name).exists()
     assert lakelog("files", table, "--to", tmp_path / "f.txt").code == 0
 
 

@@ -59,7 +59,7 @@ class Budget:
         if memory_limit < floor:
             raise InvalidInputError(
                 "the memory limit is below the minimum that Python, Polars and pyarrow need",
-                expected=f"memory_limit >= {floor}",
+                expected=f"at least {floor} bytes",
                 found=memory_limit,
                 hint="raise the limit, or run it in a process that uses less memory",
             )

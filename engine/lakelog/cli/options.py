@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "ndjson", "csv", "parquet", "arrow")
 _ALIASES = {"jsonl": "ndjson", "pq": "parquet"}
-_OTHER_FORMATS = frozenset(("avro", "feather", "html", "ipc", "orc", "tsv", "xls", "xlsx"))
+_OTHER_FORMATS = frozenset(
+    "7z avro bz2 feather gz html ipc lz4 orc tsv xls xlsx xz zip zst".split()
+)
 """Suffixes of files whose users would be surprised by a text table."""
 
 DEBUG = "lakelog.debug"

@@ -640,12 +640,17 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
 def _read_texts(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """Texts in a type; an empty one, which only quotes tell from a null, is null if it must be."""
     try:
-        return texts.cast(type_)
+        values = texts.cast(type_)
     except pa.ArrowException:
         is_empty = pc.equal(texts, "")
         if not pc.any(is_empty).as_py():
             raise
-        return pc.if_else(is_empty, pa.scalar(None, texts.type), texts).cast(type_)
+        values = pc.if_else(is_empty, pa.scalar(None, texts.type), texts).cast(type_)
+    if pa.types.is_floating(type_):
+        beyond = pc.and_(pc.is_inf(values), pc.match_substring_regex(texts, "[0-9]"))
+        if pc.any(beyond).as_py():
+            raise pa.ArrowInvalid(f"{texts.filter(beyond)[0]} is beyond the range of {type_}")
+    return values
 
 
 def _without_base64(table: pa.Table, name: str) -> pa.Table:
