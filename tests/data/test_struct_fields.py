@@ -292,6 +292,23 @@ def test_update_refuses_fields_that_it_cannot_assign(
     assert table.version() == 0
 
 
+def test_a_dict_is_a_new_value_of_a_map(tmp_path: Path) -> None:
+    dtype = pl.Map(pl.String, pl.Int64)
+    schema = pl.Schema({"k": pl.Int64(), "m": dtype, "s": pl.Struct({"m": dtype})})
+    rows = pl.DataFrame({"k": [1], "m": [{"a": 1}], "s": [{"m": {"a": 1}}]}, schema=schema)
+    table = new_table(tmp_path, rows)
+    table.update({"m": {"b": 2, "c": None}, "s.m": {}})
+    new = table.merge(pl.DataFrame({"k": [2]}), on="k")
+    new.when_not_matched_insert({"k": 2, "m": {"d": 3}}).execute()
+    rows = table.to_polars().sort("k")
+    assert rows["m"].to_list() == [{"b": 2, "c": None}, {"d": 3}]
+    assert rows["s"].to_list() == [{"m": {}}, None]
+    for value in ({"b": 1.5}, {None: 1}, {1: 1}, [("b", 1)]):
+        with pytest.raises(InvalidInputError, match="not a literal of its type") as error:
+            table.update({"m": value})
+        assert error.value.expected == "map<string,long>"
+
+
 def test_a_column_whose_name_has_a_dot_is_assigned_before_a_field(tmp_path: Path) -> None:
     rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3}]})
     table = new_table(tmp_path, rows, **{"delta.columnMapping.mode": "name"})

@@ -357,8 +357,8 @@ class _Feed:
             raise self._unreadable(
                 version,
                 field.name,
-                f"{contract.to_json(field.type)}, {kind[is_partition]}",
-                f"{contract.to_json(old.type)}, {kind[was_partition]}",
+                f"{contract.type_text(field.type)}, {kind[is_partition]}",
+                f"{contract.type_text(old.type)}, {kind[was_partition]}",
             )
 
     def _unreadable(

@@ -392,7 +392,7 @@ def mismatch(name: str, target: contract.DataType, source: pa.DataType) -> Corru
     """The error for a file's column of a type that the table's never was."""
     return CorruptionError(
         f"a data file's column {name!r} has another type than the table's column",
-        expected=str(contract.to_json(target)),
+        expected=contract.type_text(target),
         found=str(source),
         hint="the file was written for another table, or its writer violated the protocol",
     )

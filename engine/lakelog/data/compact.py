@@ -378,7 +378,7 @@ def _require_compactable(snapshot: LogSnapshot, request: Compaction) -> None:
         elif name in snapshot.metadata.partition_columns:
             found = "a partition column"
         elif contract.is_nested(fields[name].type):
-            expected, found = "a column of a primitive type", contract.to_json(fields[name].type)
+            expected, found = "a column of a primitive type", contract.type_text(fields[name].type)
         if found is not None:
             raise InvalidInputError(
                 "rows cannot be sorted by this column",

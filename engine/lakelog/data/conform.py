@@ -425,7 +425,7 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
         raise InvalidInputError(
             f"a value of {path!r} cannot be cast to the table's type without loss",
             column=path,
-            expected=contract.to_json(type_),
+            expected=contract.type_text(type_),
             found=str(cause).split("\n", 1)[0],
         ) from cause
 
@@ -511,7 +511,7 @@ def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
     raise InvalidInputError(
         f"the column {path!r} has another type",
         column=path,
-        expected=contract.to_json(type_),
+        expected=contract.type_text(type_),
         found=str(given),
         hint=hint,
     )

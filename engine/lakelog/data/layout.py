@@ -176,7 +176,7 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
     raise InvalidInputError(
         f"a table cannot be partitioned by the column {column!r}",
         expected="a type that can be a partition column",
-        found=contract.to_json(type_),
+        found=contract.type_text(type_),
     )
 
 

@@ -651,7 +651,7 @@ def _unknown_value(
     values = dict(files["partitionValues"][row] or {})
     text = values.get(contract.physical_name(field, plan.mapping))
     path = files["path"][row]
-    type_ = str(contract.to_json(field.type))
+    type_ = contract.type_text(field.type)
     return CorruptionError(
         (
             f"a file's partition value of {field.name!r} is missing, or does not have the "

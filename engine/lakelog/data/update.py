@@ -288,12 +288,14 @@ def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us
         return value
     if isinstance(value, str):
         return new_value(value, seen, field.name, field.type, now_us)
+    is_map = isinstance(field.type, contract.Map) and isinstance(value, Mapping)
     try:
-        return pl.lit(value)
+        return pl.lit(value, dtype=contract.to_polars(field.type) if is_map else None)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise InvalidInputError(
-            f"the new value of {field.name!r} is not a literal",
+            f"the new value of {field.name!r} is not a literal of its type",
             column=field.name,
+            expected=contract.type_text(field.type),
             found=repr(value)[:200],
         ) from cause
 

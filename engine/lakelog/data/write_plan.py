@@ -282,7 +282,7 @@ def _require_rows_writable(
             raise UnsupportedFeatureError(
                 f"the column {column.name!r} has a type that lakelog does not write",
                 path=location,
-                found=contract.to_json(column.type),
+                found=contract.type_text(column.type),
             )
 
 

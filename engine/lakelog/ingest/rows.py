@@ -460,7 +460,7 @@ class RowCodec:
                 raise InvalidInputError(
                     f"a text of {name!r} cannot be read in the table's type",
                     column=name,
-                    expected=contract.to_json(field.type),
+                    expected=contract.type_text(field.type),
                     found=str(cause).split("\n", 1)[0],
                 ) from cause
             rows = rows.set_column(position, name, values)
@@ -629,7 +629,7 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
             raise InvalidInputError(
                 f"the values of the column {name!r} have no common type",
                 column=str(name),
-                expected="null" if field is None else contract.to_json(field.type),
+                expected="null" if field is None else contract.type_text(field.type),
                 found=str(cause).split("\n", 1)[0],
             ) from cause
     if not names:

@@ -226,6 +226,24 @@ def _field_text(field: Field) -> str:
     return name + ("" if field.nullable else " not null") + (f" -- {comment}" if comment else "")
 
 
+def type_text(type_: DataType) -> str:
+    """A type with the types inside it, by the names of StructType JSON.
+
+    >>> type_text(Map(Primitive("string"), Struct((Field("a", Array(Primitive("long"))),))))
+    'map<string,struct<a:array<long>>>'
+    """
+    match type_:
+        case Struct(fields):
+            inside = ",".join(f"{field.name}:{type_text(field.type)}" for field in fields)
+            return f"struct<{inside}>"
+        case Array(element, _):
+            return f"array<{type_text(element)}>"
+        case Map(key, value, _):
+            return f"map<{type_text(key)},{type_text(value)}>"
+        case _:
+            return type_name(type_)
+
+
 def type_name(type_: DataType) -> str:
     """The name of a type as StructType JSON has it, without the types inside it.
 

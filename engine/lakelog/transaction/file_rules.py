@@ -422,7 +422,7 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
                 f"the partition value of {column!r} has the wrong type",
                 files,
                 wrong,
-                expected=contract.to_json(field.type),
+                expected=contract.type_text(field.type),
                 shown=maps,
                 error=PartitionMismatchError,
             )

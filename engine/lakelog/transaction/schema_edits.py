@@ -123,8 +123,8 @@ def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
             raise SchemaEvolutionError(
                 "the new type is not wider than the old one",
                 column=column,
-                expected=f"a type that holds all values of {contract.to_json(old)}",
-                found=contract.to_json(type_),
+                expected=f"a type that holds all values of {contract.type_text(old)}",
+                found=contract.type_text(type_),
             )
         change = {"fromType": contract.to_json(old), "toType": contract.to_json(type_)}
         if below:

@@ -204,8 +204,8 @@ class _Rules:
         raise SchemaEvolutionError(
             "the column's type changes, and existing files contain the old type",
             column=".".join((*path, *below)),
-            expected=contract.to_json(old),
-            found=contract.to_json(new),
+            expected=contract.type_text(old),
+            found=contract.type_text(new),
             hint="enable delta.enableTypeWidening, as Table.alter.widen_column(…, enable=True) does"
             if contract.is_widening(old, new) and not self.widening
             else None,

@@ -180,7 +180,7 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
                     "the column's type is not a type of the format",
                     column=at.text,
                     expected="a type of the Delta protocol, Primitive Types",
-                    found=contract.to_json(leaf),
+                    found=contract.type_text(leaf),
                 )
 
 
