@@ -21,6 +21,7 @@ from lakelog.data.conform import wide_field
 from lakelog.data.row_expression import RowExpression, translate
 from lakelog.model import contract
 from lakelog.model.contract import Field, Primitive, Struct
+from lakelog.sql.condition import new_value
 from lakelog.sql.values import UnsupportedExpressionError, type_name
 from tests.budget import rng_of, share_of
 
@@ -163,6 +164,42 @@ def assert_as_spark(spark: Any, tmp_path: Path, texts: Sequence[str], rows: pa.T
 
 def test_expressions_have_the_values_of_spark(utc: Any, tmp_path: Path) -> None:
     assert_as_spark(utc, tmp_path, EXPRESSIONS, some_rows(random.Random(3), 100))
+
+
+CONDITION_VALUES = [
+    *("d / 10", "d / 3D", "i / 100", "f / 3", "l / 7", "10 / nullif(d, 0)", "de / 7D"),
+    *("d / (5 + 0 * length('ab'))", "d / nullif(5, 0)", "unix_micros(ts) / 1e6"),
+    *(f"round({x}, {n})" for x in ("q", "d", "f", "de", "i") for n in (0, 1, 2)),
+    *("round(q, 5)", "round(q * 1e-4, 6)", "round(q * 1e12, 2)", "round(d * 1e-18, 20)"),
+    *(f"cast(round(de, {n}) as string)" for n in (0, 1, 4)),
+    *("floor(d)", "ceil(d)", "floor(f)", "floor(de)", "ceil(de)", "ceil(dw)"),
+    *("de % 2", "de % -0.7", "de % nullif(dw, 0)", "pmod(de, 2)", "pmod(de, -0.7)", "i % 1.5"),
+    *("coalesce(f, 0)", "coalesce(f, 0.5)", "if(f > 1, f, 0)", "coalesce(d, i)", "coalesce(de, f)"),
+    *("greatest(d, 1)", "least(d, i)", "greatest(f, d)", "least(f, 0.5)", "greatest(d, f, -0.0D)"),
+    *(f"{pad}(t, {n}, 'xy')" for pad in ("lpad", "rpad") for n in (0, 4, 9)),
+    *("lpad(t, 5, '-')", "rpad(t, 5)"),
+]
+"""Values of conditions, whose result may depend on the settings of Spark."""
+
+
+def test_values_of_conditions_have_the_values_of_spark(utc: Any, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    halves = [rng.randrange(-(10**6), 10**6) / 1000 for _ in range(180)]
+    odd = [1.005, 0.285, 2.5, -2.5, 3002399751580330.5, 1e22, 5e-7, 0.0049999999999999999, 0.045]
+    quarters = pa.array([*halves, *odd, *(-x for x in odd), None, math.inf])
+    rows = some_rows(rng, len(quarters)).append_column("q", quarters)
+    schema = Struct((*SCHEMA.fields, Field("q", Primitive("double"))))
+    frame = pl.DataFrame(rows)
+    pq.write_table(rows.append_column("row", pa.array(range(len(rows)))), tmp_path / "rows.parquet")
+    theirs = utc.read.parquet(str(tmp_path / "rows.parquet"))
+    names = [f"v{n}" for n in range(len(CONDITION_VALUES))]
+    texts = [f"({text}) {name}" for text, name in zip(CONDITION_VALUES, names, strict=True)]
+    found = theirs.selectExpr("row", *texts).toArrow().sort_by("row")
+    for text, name in zip(CONDITION_VALUES, names, strict=True):
+        expected = found[name]
+        expr = new_value(text, schema, name, Primitive("void"), 0)
+        values = frame.with_columns(expr.alias(name))[name].to_arrow()
+        assert values_of(pa.chunked_array([values])) == values_of(expected), text
 
 
 class Grammar:

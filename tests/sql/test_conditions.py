@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog.errors import InvalidInputError
+from lakelog.model import contract
 from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.schema_conversion import struct_of
@@ -337,6 +338,10 @@ ODD = pl.DataFrame(
         ("f32 = CAST(0.1 AS FLOAT) OR f32 = '0.5'", [1, 2]),
         ("price IN (1.5, 7) OR price = '2'", [1, 2]),
         ("price / 3 = 0.5 OR price * 1.5 = 3", [1, 2]),
+        ("price % 0.4 = 0.3 OR floor(price) = 2 OR ceil(price) = 2", [1, 2]),
+        ("CAST(round(price, 1) AS STRING) = '1.5' OR round(f32 + 0.005D, 2) = 0.11", [1]),
+        ("coalesce(f32, 0) = 0 OR greatest(f32, 0.2) = 0.5", [2, 3]),
+        ("lpad(s, 5, 'xy') = 'xya_b' OR rpad(s, 4, 'xy') = '7xyx'", [1, 2]),
         ("round(price, 1) = 1.5 AND sqrt(price * 6) = 3", [1]),
         ("at = '2026-01-01T10:00:00Z' OR at > TIMESTAMP_NTZ '2026-01-02'", [1, 3]),
         ("at = '2026-01-01 12:00+02:00'", [1]),
@@ -414,6 +419,30 @@ def test_condition_that_cannot_be_computed_is_refused_with_the_part(
     lakelog.write(tmp_path / "t", ODD.drop("Two Words"))
     with pytest.raises(InvalidInputError, match=message):
         lakelog.open(tmp_path / "t").to_polars(text)
+
+
+@pytest.mark.parametrize("divisor", ["10", "3D", "nullif(7, 0)", "abs(-100)", "0.1D"])
+def test_quotients_of_doubles_are_exact(divisor: str) -> None:
+    numbers = [k / 100 for k in range(-1000, 1000, 7)]
+    by = {"10": 10, "3D": 3, "nullif(7, 0)": 7, "abs(-100)": 100, "0.1D": 0.1}[divisor]
+    rows = pl.DataFrame({"f": numbers, "quotient": [number / by for number in numbers]})
+    where = condition(f"f / {divisor} = quotient", struct_of(rows.schema), NOW_US)
+    assert where is not None
+    assert rows.filter(where).height == rows.height
+
+
+def test_columns_are_computed_alike_in_batches_of_any_size(tmp_path: Path) -> None:
+    generated = contract.Field(
+        "g", contract.Primitive("double"), metadata={"delta.generationExpression": "f / 10"}
+    )
+    schema = contract.Struct((contract.Field("f", contract.Primitive("double")), generated))
+    table = lakelog.create(tmp_path / "t", schema)
+    table.alter.add_constraint("small", "f / 10 <= 0.6D")
+    table.append(pl.DataFrame({"f": [3.0]}))
+    table.append(pl.DataFrame({"f": [3.0, 6.0], "g": [0.3, 0.6]}))
+    table.append(pl.DataFrame({"f": [3.0, 6.0]}))
+    assert table.to_polars()["g"].sort().to_list() == [0.3, 0.3, 0.3, 0.6, 0.6]
+    assert table.delete("f / 10 > 0.3D AND f < 4").num_deleted_rows == 0
 
 
 def test_list_with_nulls_that_lacks_a_value_may_contain_it() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.model.contract import Array, DataType, Decimal, Map, is_nested
+from lakelog.model.contract import Array, DataType, Decimal, Map, is_nested, to_polars
 from lakelog.sql.values import (
     BINARY,
     BOOLEAN,
@@ -22,6 +22,7 @@ from lakelog.sql.values import (
     FLOAT,
     INTEGER,
     LONG,
+    MOST_DIGITS,
     STRING,
     TIMES,
     TIMESTAMP,
@@ -33,6 +34,8 @@ from lakelog.sql.values import (
     in_text_years,
     is_integral,
     is_number,
+    quotient,
+    round_double,
     time_of,
     type_name,
     whole,
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
     from lakelog.sql.translation import Translation
 
 _MANY = 1 << 30
+_MOST_PADDED = 1 << 20
+"""Characters that lpad and rpad make."""
+_MOST_PLACES = MOST_DIGITS - 18
+"""Places to which a number is rounded; a double has up to 17 digits behind them."""
 
 
 def call(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -399,10 +406,12 @@ def _pad(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
     length = _literal(self, name, nodes[1], int)
     fill = _literal(self, name, nodes[2], str) if len(nodes) > 2 else " "
-    if len(fill) != 1 or length < 0:
+    if not fill or not 0 <= length <= _MOST_PADDED:
         raise UnsupportedExpressionError(f"{name} to {length} with {fill!r}")
     cut = text.str.slice(0, length)
-    return Value((cut.str.pad_start if name == "lpad" else cut.str.pad_end)(length, fill), STRING)
+    missing = pl.lit(fill * (length // len(fill) + 1)).str.slice(0, length - cut.str.len_chars())
+    parts = (missing, cut) if name == "lpad" else (cut, missing)
+    return Value(pl.concat_str(parts), STRING)
 
 
 def _abs(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -419,21 +428,38 @@ def _round(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     digits = _literal(self, name, nodes[1], int) if len(nodes) > 1 else 0
     if is_integral(value.type) and digits >= 0:
         return value
-    if self.exact or not is_number(value) or digits < 0:
+    if self.exact or not is_number(value) or not 0 <= digits <= _MOST_PLACES:
         raise _refuse(name, value)
-    if not isinstance(value.type, Decimal):
-        value = self.cast(value, DOUBLE)
-    return Value(value.expr.round(digits, mode="half_away_from_zero"), value.type)
+    if isinstance(value.type, Decimal):
+        return _with_places(
+            value.expr.round(digits, mode="half_away_from_zero"), value.type, digits
+        )
+    number = round_double(self.cast(value, DOUBLE).expr, digits)
+    return Value(number.cast(pl.Float32), FLOAT) if value.type == FLOAT else Value(number, DOUBLE)
+
+
+def _with_places(number: pl.Expr, type_: Decimal, places: int) -> Value:
+    """A decimal that was rounded to some places, in the type that Spark gives it."""
+    scale = min(type_.scale, places)
+    type_ = Decimal(min(type_.precision - type_.scale + 1 + scale, MOST_DIGITS), scale)
+    return Value(number.cast(to_polars(type_)), type_)
 
 
 def _whole_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     value = self.value(nodes[0])
     if is_integral(value.type):
         return self.cast(value, LONG)
+    number = value.expr.floor() if name == "floor" else value.expr.ceil()
+    if isinstance(value.type, Decimal) and not self.exact:
+        return _with_places(number, value.type, 0)
     if value.type not in {DOUBLE, FLOAT}:
         raise _refuse(name, value)
-    number = value.expr.floor() if name == "floor" else value.expr.ceil()
-    return self.cast(Value(number, value.type), LONG)
+    if self.exact:
+        return self.cast(Value(number, value.type), LONG)
+    number = number.cast(pl.Float64).fill_nan(0)
+    low, high = pl.lit(-(2**63), pl.Int64), pl.lit(2**63 - 1, pl.Int64)
+    beyond = pl.when(number >= 2.0**63).then(high).when(number < -(2.0**63)).then(low)
+    return Value(beyond.otherwise(number.cast(pl.Int64, strict=False)), LONG)
 
 
 def _rest(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -469,7 +495,7 @@ def _nullif(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
 
 def _extreme(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     values = self.of_one_type([self.value(node) for node in nodes])
-    if values[0].type in {DOUBLE, FLOAT, BOOLEAN}:
+    if values[0].type == BOOLEAN or (self.exact and values[0].type in {DOUBLE, FLOAT}):
         raise _refuse(name, *values)
     greater = name == "greatest"
 
@@ -587,7 +613,7 @@ def _size_of_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 def _epoch_seconds(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     time = self.cast(_time(self, name, nodes[0]), TIMESTAMP)
-    return Value(time.expr.dt.epoch("us") / 1_000_000, DOUBLE)
+    return Value(quotient(time.expr.dt.epoch("us"), pl.lit(1e6)), DOUBLE)
 
 
 def _named_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:

@@ -68,13 +68,16 @@ from lakelog.sql.values import (
     common_type,
     comparable,
     constant,
+    decimal_rest,
     is_integral,
     is_number,
     literal_as,
     may_be_time,
     overflow,
+    quotient,
     rest_by_literal,
     rounded,
+    sum_type,
     type_name,
     typed,
     whole,
@@ -147,11 +150,6 @@ def tokens(text: str) -> Sequence[Any]:
 def _sql(node: Any) -> str:
     text = str(node.sql(dialect="spark"))
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def _sum_of(a: Decimal, b: Decimal) -> Decimal:
-    whole_digits = max(a.precision - a.scale, b.precision - b.scale)
-    return Decimal(whole_digits + max(a.scale, b.scale) + 1, max(a.scale, b.scale))
 
 
 class Translation:
@@ -317,7 +315,7 @@ class Translation:
                 type_ = Decimal(MOST_DIGITS, max(places, left.scale, right.scale))
                 scales = (type_.scale, right.scale)
         else:
-            type_ = _sum_of(left, right)
+            type_ = sum_type(left, right)
             most, scales = type_.precision, (type_.scale, type_.scale)
         if most > MOST_DIGITS and self.exact:
             raise UnsupportedExpressionError(
@@ -348,7 +346,7 @@ class Translation:
             return self._decimal_division(a, b)
         x, y = self.cast(a, DOUBLE).expr, self.cast(b, DOUBLE).expr
         self.refuse_if(RowError(y == 0, "a division by zero"))
-        return Value(x / y, DOUBLE)
+        return Value(quotient(x, y), DOUBLE)
 
     def _decimal_division(self, a: Value, b: Value) -> Value:
         if self.exact:
@@ -360,8 +358,8 @@ class Translation:
         self.refuse_if(RowError(b.expr == 0, "a division by zero"))
         divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
         more = max(0, min(6, MOST_DIGITS - whole_digits - scale))  # Polars rounds a half to even
-        quotient = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
-        return Value(rounded(quotient, type_), type_)
+        found = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
+        return Value(rounded(found, type_), type_)
 
     def whole_division(self, operator: str, a: Value, b: Value) -> Value:
         """``DIV``, ``%`` and ``pmod`` of whole numbers."""
@@ -369,6 +367,8 @@ class Translation:
         type_ = common_type(a.type, b.type)
         if not self.exact and operator != "div" and {a.type, b.type} & {DOUBLE, FLOAT}:
             return self._float_rest(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
+        if not self.exact and operator != "div" and isinstance(type_, Decimal):
+            return self._decimal_rest(operator, a, b)
         if not (is_integral(a.type) and is_integral(b.type)) or type_ is None:
             raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
         is_long = self.exact or (a.computed is not None and a.computed.meta.is_column())
@@ -377,14 +377,18 @@ class Translation:
         x, y = a.expr.cast(pl.Int128), b.expr.cast(pl.Int128)
         self.refuse_if(RowError(y == 0, "a division by zero"))
         if operator == "div":
-            quotient = (x.abs() // y.abs()) * x.sign() * y.sign()
-            return self.whole(quotient, LONG)
+            return self.whole((x.abs() // y.abs()) * x.sign() * y.sign(), LONG)
         rest = (x.abs() % y.abs()) * x.sign()
         if operator == "pmod":
             self.refuse_if(overflow(rest + y, type_, rest < 0))
             positive = ((rest + y).abs() % y.abs()) * (rest + y).sign()
             rest = pl.when(rest < 0).then(positive).otherwise(rest)
         return self.whole(rest, type_)
+
+    def _decimal_rest(self, operator: str, a: Value, b: Value) -> Value:
+        (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
+        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+        return decimal_rest(operator, (a.expr, left), (b.expr, right))
 
     def _float_rest(self, operator: str, a: Value, b: Value) -> Value:
         if b.literal is None or math.frexp(abs(b.literal))[0] not in {0, 0.5}:
@@ -423,7 +427,8 @@ class Translation:
         """Values in their common type in Spark."""
         type_: DataType | None = VOID
         for value in values:
-            type_ = None if type_ is None else common_type(type_, value.type)
+            if type_ is not None:
+                type_ = common_type(type_, value.type, exact=self.exact)
         if type_ is None:
             names = ", ".join(type_name(v.type) for v in values)
             raise UnsupportedExpressionError(f"values of different types ({names})")

@@ -177,8 +177,10 @@ def whole(expr: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
     return Value(expr.cast(contract.to_polars(type_), strict=False), type_)
 
 
-def common_type(a: DataType, b: DataType) -> DataType | None:
-    """The type of branches of two types in Spark, in every mode; None if it has no such type."""
+def common_type(a: DataType, b: DataType, *, exact: bool = True) -> DataType | None:
+    """The type of branches of two types in Spark; None if it has no such type, or, if `exact`, it
+    depends on the mode.
+    """
     if b in {a, VOID}:
         return a
     if a == VOID:
@@ -194,7 +196,15 @@ def common_type(a: DataType, b: DataType) -> DataType | None:
     if DOUBLE in {a, b}:
         other = a if b == DOUBLE else b
         return DOUBLE if is_integral(other) or other == FLOAT or _is_exact(other) else None
+    if FLOAT in {a, b} and not exact:
+        return DOUBLE if all(t == FLOAT or is_integral(t) or _is_exact(t) for t in (a, b)) else None
     return None
+
+
+def sum_type(a: Decimal, b: Decimal) -> Decimal:
+    """The type of a sum or difference of decimals, which may have too many digits."""
+    whole_digits = max(a.precision - a.scale, b.precision - b.scale)
+    return Decimal(whole_digits + max(a.scale, b.scale) + 1, max(a.scale, b.scale))
 
 
 def _decimal_of(type_: DataType) -> Decimal | None:
@@ -377,6 +387,43 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
+
+
+def quotient(a: pl.Expr, b: pl.Expr) -> pl.Expr:
+    """A / b of doubles. The divisor is made a column: Polars multiplies a column by the reciprocal
+    of a single divisor, which is not exact.
+    """
+    return a / (a.is_null().cast(pl.Float64) + b)
+
+
+def round_double(number: pl.Expr, places: int) -> pl.Expr:
+    """A double rounded as Spark does: the digits of its text, with halves away from zero."""
+    text = number.cast(pl.String)
+    whole_digits = 16  # a double of more of them is a whole number
+    scales = (min(places + 18, MOST_DIGITS), MOST_DIGITS - whole_digits)
+    found = (
+        rounded(
+            text.cast(pl.Decimal(MOST_DIGITS, scale), strict=False), Decimal(MOST_DIGITS, places)
+        )
+        for scale in scales
+    )
+    is_whole = ~(number.abs() < 10**whole_digits)  # or NaN
+    return pl.when(is_whole).then(number).otherwise(pl.coalesce(found).cast(pl.Float64))
+
+
+def decimal_rest(operator: str, a: tuple[pl.Expr, Decimal], b: tuple[pl.Expr, Decimal]) -> Value:
+    """``%`` or ``pmod`` of decimals; null if the divisor is 0, which Polars refuses in any row."""
+    (x, left), (y, right) = a, b
+    scale = max(left.scale, right.scale)
+    digits = min(left.precision - left.scale, right.precision - right.scale) + scale
+    wide = pl.Decimal(MOST_DIGITS, scale)
+    x, y = x.cast(wide), y.cast(wide)
+    rest = x.abs() % pl.when(y != 0).then(y.abs())
+    negative = pl.lit(0, wide) - rest
+    if operator == "pmod":
+        negative = pl.when((rest > 0) & (y > 0)).then(y - rest).otherwise(negative)
+    rest = pl.when(x < 0).then(negative).otherwise(rest)
+    return Value(rest.cast(pl.Decimal(digits, scale)), Decimal(digits, scale))
 
 
 def rounded(number: pl.Expr, type_: Decimal) -> pl.Expr:
