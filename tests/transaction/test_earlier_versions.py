@@ -17,7 +17,7 @@ from lakelog import (
     Table,
 )
 from lakelog.log.context import Log
-from lakelog.storage import LogStore
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.storage.base import FileEntry, StoreWrapper
 from lakelog.transaction import log_tail
 from tests.transaction.tables import DIALECTS, append, each_format, new_table, paths
@@ -78,19 +78,16 @@ def test_missing_version_raises(tmp_path: Path, version: int) -> None:
 
 
 class CleansUp(StoreWrapper):
-    """Cleanup deletes versions 0 and 1 immediately after a check that the former exists."""
+    """Cleanup deletes versions 0 and 1 before the first check of a name."""
 
-    def __init__(self, inner: LogStore) -> None:
-        super().__init__(inner)
-        self.requested: list[str] = []
+    cleaned_up = False
 
     def stat(self, path: str) -> FileEntry | None:
-        entry = super().stat(path)
-        if path.endswith("/" + "0" * 20 + ".json") and not self.requested:
+        if not self.cleaned_up:
+            self.cleaned_up = True
             for version in range(2):
                 self.delete(f"_delta_log/{version:020}.json")
-        self.requested.append(path)
-        return entry
+        return super().stat(path)
 
 
 def test_concurrent_cleanup_is_not_mistaken_for_the_end_of_the_log(
@@ -100,8 +97,11 @@ def test_concurrent_cleanup_is_not_mistaken_for_the_end_of_the_log(
     append(table, "a")
     append(table, "b")
     log = Log(CleansUp(table.log.store), DIALECTS["delta"])
-    assert log_tail._commits_from(log, 0) is None
-    assert [c.version for c in log_tail._commits_from(table.log, 2) or ()] == []
+    first, last = (
+        log_tail.LogTail.of(log, LogSnapshot.open(table.log, version)) for version in (0, 2)
+    )
+    assert log_tail._commits_from(log, first) is None
+    assert log_tail._commits_from(table.log, last) == []
 
 
 def test_cleanup_of_later_commits_is_a_conflict(tmp_path: Path) -> None:

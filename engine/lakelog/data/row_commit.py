@@ -36,6 +36,7 @@ from lakelog.errors import (
     LakelogError,
     LakelogWarning,
     NotFoundError,
+    TableNotFoundError,
 )
 from lakelog.log.context import Log
 from lakelog.log.files import find_files
@@ -334,6 +335,8 @@ class RowCommit:
             return
         try:
             named = _named(LogSnapshot.open(self.log), paths)
+        except TableNotFoundError:
+            named = False  # the table was deleted meanwhile
         except LakelogError as cause:
             if error is not None:
                 error.add_note(f"lakelog: {self._kept()}: the log cannot be read: {cause}")

@@ -20,7 +20,8 @@ from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 @dataclass(frozen=True)
 class LogSegment:
     """The files whose replay gives `version`: a checkpoint or None, contiguous commits above it,
-    and compactions that may replace some of these without overlap.
+    and compactions that may replace some of these without overlap. `checkpoint_commit` is the
+    commit of the checkpoint's version, if it was listed.
     """
 
     version: int
@@ -28,6 +29,7 @@ class LogSegment:
     commits: tuple[CommitFile, ...]
     compactions: tuple[CompactionFile, ...] = ()
     has_checksum: bool = field(default=False, compare=False)
+    checkpoint_commit: CommitFile | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         validate_contiguous(
@@ -128,10 +130,12 @@ def choose_segment(
     first = bisect_right([c.version for c in listing.commits], base)
     last = bisect_right([c.version for c in listing.commits], target)
     commits = listing.commits[first:last]
+    below = listing.commits[first - 1] if first else None
+    checkpoint_commit = below if below is not None and below.version == base else None
     try:
         compactions = _usable_compactions(listing, base, target)
         has_checksum = target in listing.checksums
-        return LogSegment(target, checkpoint, commits, compactions, has_checksum)
+        return LogSegment(target, checkpoint, commits, compactions, has_checksum, checkpoint_commit)
     except LogGapError as gap:
         if version is None:
             gap.path = table or None

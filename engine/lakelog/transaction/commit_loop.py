@@ -42,6 +42,7 @@ from lakelog.model import actions
 from lakelog.model.metadata import in_any_case
 from lakelog.storage import LogStore
 from lakelog.storage.base import StoreWrapper
+from lakelog.storage.bounded import on_local_disk
 from lakelog.transaction import commit_content
 from lakelog.transaction.commit_content import CommitBase, Description, build_content
 from lakelog.transaction.conflict_fast_path import (
@@ -240,7 +241,18 @@ class CommitLoop:
         if meta.height:
             meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
         info = CommitInfo(commit.version, 0, dict(content.info))
+        commit = self._with_time(commit)
         self._tails.offer(self._tail.after(CommitEffect(commit, meta, info)))
+
+    def _with_time(self, commit: CommitFile) -> CommitFile:
+        """A written commit with its time, on local disk, where that costs no request."""
+        try:
+            entry = self._store.stat(commit.path) if on_local_disk(self._store) else None
+        except LakelogError:
+            return commit
+        if entry is None or entry.size_bytes != commit.size_bytes:
+            return commit
+        return commit._replace(modified_ms=entry.modified_ms)
 
     def _put(self, path: str, data: bytes) -> bool:
         """Repeat the put until the writer of the version is known: True if it is this one."""
@@ -347,9 +359,9 @@ class CommitLoop:
             )
         log = self._plan.log
         before_s = self._runtime.monotonic()
-        commits = commits_after(log, tail.version, confirmed=self._tails.is_recent())
+        commits = commits_after(log, tail, confirmed=self._tails.is_recent())
         if commits is None or self._tails.has_states(new=True):
-            raise self._overtaken(tail, cleaned_up=commits is None)
+            raise self._overtaken(tail, states=commits is not None)
         if not commits:
             return
         if self._advanced_over_other_files(tail, commits, before_s):
@@ -414,20 +426,46 @@ class CommitLoop:
         app_id, app_version = self._plan.app
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
-    def _overtaken(self, tail: LogTail, *, cleaned_up: bool = True) -> ConflictError:
-        """The error if conflicts cannot be checked: commits were removed, or are Avro states."""
+    def _overtaken(self, tail: LogTail, *, states: bool = False) -> ConflictError:
+        """The error if conflicts cannot be checked: the log was replaced, commits were removed, or
+        are Avro states.
+        """
         self._tails.discard()
+        if states:
+            rule = "avro_states"
+            what = (
+                f"another writer has committed by Avro states since version {tail.version}, "
+                "and lakelog's commits cannot exclude those"
+            )
+        elif self._is_replaced(tail):
+            rule = "table_replaced"
+            what = (
+                f"version {tail.version} is not the commit that was read: the table was "
+                "deleted, created again, or replaced by a copy"
+            )
+        else:
+            rule = "commits_cleaned_up"
+            what = (
+                f"some commits after version {tail.version} were removed, so conflicts with "
+                "them cannot be checked"
+            )
         return ConflictError(
-            f"some commits after version {tail.version} were removed, so conflicts with "
-            "them cannot be checked"
-            if cleaned_up
-            else f"another writer has committed by Avro states since version {tail.version}, "
-            "and lakelog's commits cannot exclude those",
+            what,
             path=self._plan.log.table,
             version=tail.version + 1,
-            rule="commits_cleaned_up" if cleaned_up else "avro_states",
+            rule=rule,
             hint="read the table again, recompute the changes, and retry",
         )
+
+    def _is_replaced(self, tail: LogTail) -> bool:
+        """Whether the log has another commit in place of the last one seen, or ends before it."""
+        seen = tail.seen
+        listing = self._plan.log.list_since(tail.version if seen is None else seen.version)
+        found = [c for c in listing.commits if seen is not None and c.version == seen.version]
+        if found:
+            return found != [seen]
+        later = [c.version for c in listing.commits] + [c.version for c in listing.checkpoints]
+        return max(later, default=-1) <= tail.version
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:
         """Wait a random time, doubled per lost attempt, so that writers do not collide again."""

@@ -6,11 +6,18 @@ It advances commit by commit, at their cost; file actions are read only if its s
 **It must be current.** Put-if-absent separates two writers only while all commits exist. Cleanup
 deletes old commits, so a writer far behind could reuse a deleted version, and its commit would be
 lost below a checkpoint. Therefore a log tail is confirmed when a transaction begins and before it
-is written, by a listing from its version. On local disk two reads are enough: its own commit
-exists, the next does not, and it was known to be the end less than a minute ago. Cleanup deletes
+is written, by a listing from its version. On local disk two reads are enough: the next commit does
+not exist, its own does, and it was known to be the end less than a minute ago. Cleanup deletes
 oldest first, so it would have deleted the tail's own commit; the minute covers a cleanup in
-progress. On other stores, a confirmation is valid for five seconds, because no cleanup removes
+progress. On other stores, a confirmation is valid for one second, because no cleanup removes
 commits that young, and for that version only.
+
+**It must be of the same log.** A table that was deleted and created again, or replaced by a copy,
+has commits of the same names. Therefore each confirmation compares length and time of the last
+commit that was listed (`seen`). A commit that this process has written is listed by the next
+confirmation, which begins at `seen`: while that is unchanged, the log was not replaced. Not
+detected: a commit of equal length and time, and on stores other than local disk, a log replaced
+within a second of a confirmation, or replaced only above `seen` by a commit of equal length.
 
 **It must be complete.** Its snapshot may read files long after it was created. Therefore the oldest
 files that it depends on are checked once per minute, and the table is opened again after a cleanup,
@@ -43,7 +50,7 @@ from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
 _CONFIRMED_S = 60.0  # seconds for which two reads may replace a listing
-_FRESH_S = 5.0  # seconds for which a listing is valid if another one costs a round trip
+_FRESH_S = 1.0  # seconds for which a listing is valid if another one costs a round trip
 MOST_STEPS = 10_000
 """Number of commits of files after which the table is opened again; about 16 MB."""
 
@@ -55,7 +62,7 @@ _LOOK_AHEAD = 256  # number of names to check one by one before a listing is che
 
 class LogTail:
     """The immutable end of a log. `steps` is the number of commits since the table was opened;
-    `oldest` are the files that cleanup removes first.
+    `oldest` are the files that cleanup removes first; `seen` is the last commit that was listed.
     """
 
     def __init__(
@@ -80,10 +87,12 @@ class LogTail:
                 *(commit.path for commit in segment.commits[:1]),
             )
             self._commits_above = bool(segment.commits)
+            self.seen = segment.commits[-1] if segment.commits else segment.checkpoint_commit
         else:
             assert older is not None
             assert step is not None
             self.version = step.commit.version
+            self.seen = step.commit if step.commit.modified_ms else older.seen
             self.steps = older.steps + (META_STEPS if step.meta.height else 1)
             first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
             self.oldest = (*older.oldest, *first)
@@ -100,6 +109,12 @@ class LogTail:
         """The log tail after the next commit."""
         assert step.commit.version == self.version + 1
         return LogTail(self.log, None, self, step)
+
+    def may_be(self, listed: CommitFile) -> bool:
+        """Whether a listed commit of its version can be its own, which it may have written."""
+        if listed.version != self.version:
+            return False
+        return self._step is None or self._step.commit.size_bytes == listed.size_bytes
 
     @cached_property
     def table(self) -> TableConfiguration:
@@ -155,26 +170,35 @@ class LogTail:
         return self._snapshot
 
 
-def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
-    """The commits after a version, contiguous; empty if it is the end of the log."""
+def commits_after(log: Log, tail: LogTail, *, confirmed: bool) -> list[CommitFile] | None:
+    """The commits after a log tail, contiguous; empty if it is the end of the log; None if some
+    were removed, or if the log was replaced.
+    """
     if confirmed and on_local_disk(log.store):
-        found = _commits_from(log, version)
+        found = _commits_from(log, tail)
         if found is not None:
             return found
-    folder, _, first = log.dialect.commit_path(version).rpartition("/")
+    version, seen = tail.version, tail.seen
+    start = version if seen is None else seen.version
+    folder, _, first = log.dialect.commit_path(start).rpartition("/")
     commits = [c for e in log.store.list_from(folder, first) if (c := _commit(log, folder, e))]
-    if not commits or commits[0].version != version:
-        # Its commit was deleted, but the version may still be the end of the log if a checkpoint
-        # has it.
-        checkpoints = log.list_since(version).checkpoints
-        if not any(c.version == version for c in checkpoints):
-            return None
-        if any(c.version > version for c in checkpoints):
-            return None
     later = [c for c in commits if c.version > version]
     if [c.version for c in later] != list(range(version + 1, version + 1 + len(later))):
         return None
-    return later
+    if commits and commits[0].version == start:
+        if seen is not None and commits[0] != seen:
+            return None
+        own = commits[version - start] if len(commits) > version - start else None
+        if own is None or not tail.may_be(own):
+            return None
+        tail.seen = own
+        return later
+    # Its commit was deleted, but the version may still be the end of the log if a checkpoint has
+    # it.
+    checkpoints = log.list_since(version).checkpoints
+    if not any(c.version == version for c in checkpoints):
+        return None
+    return None if any(c.version > version for c in checkpoints) else later
 
 
 def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
@@ -189,19 +213,21 @@ def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
     return CommitFile(version, path, entry.size_bytes, entry.modified_ms)
 
 
-def _commits_from(log: Log, version: int) -> list[CommitFile] | None:
+def _commits_from(log: Log, tail: LogTail) -> list[CommitFile] | None:
     """As `commits_after`, by checking one name after another; None if that is not conclusive."""
-    path_of, stat = log.dialect.commit_path, log.store.stat
-    if stat(path_of(version)) is None:
+    path_of, stat, version, seen = log.dialect.commit_path, log.store.stat, tail.version, tail.seen
+    if seen is None or seen.version != version:
         return None
     found: list[CommitFile] = []
     for following in range(version + 1, version + 1 + _LOOK_AHEAD):
         path = path_of(following)
         entry = stat(path)
         if entry is None:
-            # The commit still exists, so cleanup, which deletes oldest first, has not deleted later
-            # ones.
-            return None if stat(path_of(version)) is None else found
+            # The commit still exists, so the log was not replaced, and cleanup, which deletes
+            # oldest first, has not deleted later ones.
+            own = stat(seen.path)
+            unchanged = own is not None and own[1:] == (seen.size_bytes, seen.modified_ms)
+            return found if unchanged else None
         found.append(CommitFile(following, path, entry.size_bytes, entry.modified_ms))
     return None
 
@@ -239,7 +265,7 @@ class LogTails:
             on_local_disk(self._log.store)
             or age_s >= _FRESH_S
             or confirmed is None
-            or confirmed.version != tail.version
+            or (confirmed.version, confirmed.seen) != (tail.version, tail.seen)
         )
 
     def has_states(self, *, new: bool = False) -> bool:
@@ -267,7 +293,7 @@ class LogTails:
             tail = None
         if tail is not None and tail.steps < MOST_STEPS and self._is_whole(tail):
             before = self._runtime.monotonic()
-            commits = commits_after(self._log, tail.version, confirmed=self.is_recent())
+            commits = commits_after(self._log, tail, confirmed=self.is_recent())
             if commits is not None:
                 try:
                     tail = self._moved(tail, commits)
