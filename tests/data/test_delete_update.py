@@ -14,6 +14,7 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import ConflictError, Table
@@ -55,6 +56,40 @@ def test_files_with_no_or_only_matching_rows_are_not_opened(tmp_path: Path, vect
     assert (report.num_removed_files, report.num_deleted_rows) == (2 + (not vectors), 3)
     live = table.snapshot().files().collect()
     assert [dict(p)["p"] for p in live["partitionValues"]] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    "matches",
+    [
+        ~pl.col("id").is_between(None, -3),
+        ~pl.col("id").is_between(pl.lit(None, dtype=pl.Int8), -3),
+        ~pl.col("id").is_between(4, pl.lit(None) + 1),
+        ~((pl.col("id") > 1) & pl.lit(None)),
+        (pl.col("id") > 1) | pl.lit(None),
+        pl.col("id").is_between(None, -3).is_null(),
+        ~pl.col("x").struct.field("y").is_between(None, -3),
+        ~pl.col("p").is_between(None, pl.lit("a")),
+    ],
+    ids=str,
+)
+def test_null_operand_selects_the_rows_to_replace_and_delete_as_in_polars(
+    tmp_path: Path, matches: pl.Expr
+) -> None:
+    files = [[-5, -3], [7, 8], [1, 2], [-4, 5]]
+    rows = pl.concat(
+        pl.DataFrame({"id": ids, "p": [chr(ids[1] + 100)] * 2, "x": [{"y": n} for n in ids]})
+        for ids in files
+    )
+    table = lakelog.create(tmp_path, rows.schema, partition_by="p")
+    for number in range(len(files)):
+        table.append(rows[2 * number : 2 * number + 2])
+    matching = rows.filter(rows.select(outcome=matches)["outcome"])
+    assert_frame_equal(table.scan(matches).collect(), matching, check_row_order=False)
+    table.overwrite(matching, matches)
+    assert_frame_equal(table.to_polars(), rows, check_row_order=False)
+    assert table.delete(matches).num_deleted_rows == matching.height
+    left = rows.join(matching, on="id", how="anti")
+    assert_frame_equal(table.to_polars(), left, check_row_order=False)
 
 
 def without_statistics(path: Path, version: int) -> None:

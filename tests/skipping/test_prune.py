@@ -180,7 +180,7 @@ def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
     term = x if column == "x" else pl.col(column)
     value = draw(VALUES[column])
     other = draw(VALUES[column])
-    kinds = ["compare"] * 4 + ["null", "between", "in", "missing"]
+    kinds = ["compare"] * 4 + ["null", "between", "in", "missing", "nulls"]
     kinds += {"s": ["prefix"] * 3, "t": ["date"], "b": ["flag"], "i": ["column", "cast"]}.get(
         column, []
     ) + ["sum"] * (column == "q")
@@ -191,6 +191,8 @@ def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
             return compared(draw, term, value)
         case "null":
             return term.is_null() if draw(st.booleans()) else term.is_not_null()
+        case "nulls":
+            return draw(with_nulls(column, term))
         case "between":
             closed = draw(st.sampled_from(CLOSED))
             return term.is_between(pl.lit(value), pl.lit(other), closed=closed)
@@ -213,6 +215,57 @@ def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
             return term + 1 > x
 
 
+NULLS = [
+    pl.lit(None),
+    pl.lit(None),
+    pl.lit(None, dtype=pl.Int8),
+    pl.lit(None).cast(pl.Int64),
+    pl.lit(None) + 1,
+    pl.coalesce(pl.lit(None), pl.lit(None)),
+    pl.lit(None, dtype=pl.String),
+    pl.lit(None, dtype=pl.Boolean),
+]
+
+
+@st.composite
+def with_nulls(draw: st.DrawFn, column: str, term: pl.Expr) -> pl.Expr:
+    """A term with nulls among its operands, most of them of Polars' type Null."""
+    null = draw(st.sampled_from(NULLS))
+    value, other = (
+        draw(st.sampled_from([null, pl.lit(draw(VALUES[column])), term])) for _ in range(2)
+    )
+    flag = draw(st.sampled_from([null, b, p.is_null()]))
+    match draw(st.sampled_from(["compare", "missing", "between", "in", "value", "flags", "when"])):
+        case "compare":
+            one, another = draw(st.permutations([term, null]))
+            return compared(draw, one, another)
+        case "missing":
+            return null.eq_missing(value) if draw(st.booleans()) else value.ne_missing(null)
+        case "between":
+            inside = draw(st.sampled_from([term, null]))
+            return inside.is_between(value, other, closed=draw(st.sampled_from(CLOSED)))
+        case "in":
+            listed = draw(st.sampled_from([[None], [None, draw(VALUES[column])]]))
+            return draw(st.sampled_from([term, null])).is_in(
+                listed, nulls_equal=draw(st.booleans())
+            )
+        case "value":
+            changed: list[pl.Expr] = [
+                term.clip(value, other),
+                term.fill_null(null),
+                pl.coalesce(null, term),
+                pl.when(flag).then(null).otherwise(term),
+            ]
+            chosen = draw(st.sampled_from(changed))
+            return draw(st.sampled_from([chosen.is_null(), compared(draw, chosen, value)]))
+        case "flags":
+            joined: list[Any] = [operator.and_, operator.or_, operator.xor]
+            found: pl.Expr = draw(st.sampled_from(joined))(*draw(st.permutations([flag, null])))
+            return found
+        case _:
+            return pl.when(flag).then(null).otherwise(term.is_null())
+
+
 def _dtype(column: str) -> pl.DataType:
     return pl.Int32() if column == "x" else ROWS[column]
 
@@ -230,7 +283,11 @@ def predicates(columns: str = COLUMNS + "pq", leaves: int = 5) -> st.SearchStrat
 
 
 def keep(
-    where: pl.Expr, partitions: Sequence[dict[str, str | None]], texts: Sequence[str | None]
+    where: pl.Expr,
+    partitions: Sequence[dict[str, str | None]],
+    texts: Sequence[str | None],
+    *,
+    satisfied: bool = True,
 ) -> list[bool]:
     mask = keep_mask(
         where,
@@ -238,6 +295,7 @@ def keep(
         partition_columns=PARTITIONS,
         partitions=typed_partitions(pl.Series(partitions, dtype=MAP), SCHEMA, PARTITIONS),
         stats=stats_from_json(pl.Series(texts, dtype=pl.String), SCHEMA),
+        satisfied=satisfied,
     )
     assert mask.null_count() == 0
     return mask.to_list()
@@ -251,10 +309,16 @@ def assert_files_with_matching_rows_are_kept(
 ) -> None:
     frames, partitions, texts = zip(*written, strict=True)
     for where in asked:
-        kept = keep(where, partitions, texts)
-        for frame, keeps, text in zip(frames, kept, texts, strict=True):
-            matching = frame.filter(where)
-            assert keeps or not matching.height, (str(where), matching.to_dicts(), text)
+        try:
+            referenced_columns(where, SCHEMA)
+            outcomes = [frame.select(where.alias("outcome"))["outcome"] for frame in frames]
+        except (InvalidInputError, pl.exceptions.PolarsError):
+            continue  # Some operands need a type, such as that of `~`.
+        for satisfied in (True, False):
+            kept = keep(where, partitions, texts, satisfied=satisfied)
+            for frame, outcome, keeps, text in zip(frames, outcomes, kept, texts, strict=True):
+                matching = frame.filter(outcome.fill_null(value=False) == satisfied)
+                assert keeps or not matching.height, (str(where), matching.to_dicts(), text)
 
 
 @settings(max_examples=share_of(150))

@@ -31,7 +31,7 @@ from lakelog.data.row_commit import (
     data_file_writer,
     discard_unnamed,
 )
-from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
+from lakelog.data.targets import Targets, find_targets, holds, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import is_clusterable
 from lakelog.errors import (
@@ -385,7 +385,8 @@ class _Replacing:
         yield from read_files(
             ReadPlan.of(commit.snapshot, row_ids=True),
             files,
-            predicate=keeping(where),
+            predicate=where,
+            satisfied=False,
             store=commit.log.store,
         )
 

@@ -74,6 +74,7 @@ def read_files(
     files: pl.DataFrame,
     *,
     predicate: pl.Expr | None = None,
+    satisfied: bool = True,
     store: LogStore | None = None,
     batch_rows: int = BATCH_ROWS,
     positions: bool = False,
@@ -81,8 +82,9 @@ def read_files(
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of data files, in order and without deleted rows (Delta protocol, Action
     Reconciliation), as non-empty batches of `ReadPlan.arrow_schema`; without columns, batches still
-    count their rows. Only rows for which `predicate` is true are returned, and row groups that
-    cannot hold one are not read. With `positions`, batches end with `FILE_INDEX` and `ROW_INDEX`.
+    count their rows. Only rows for which `predicate` is true are returned, or, without `satisfied`,
+    those for which it is false or null; row groups that cannot hold one are not read. With
+    `positions`, batches end with `FILE_INDEX` and `ROW_INDEX`.
     Of a file with a vector in `only`, only the rows in it are read.
 
     Raises InvalidInputError at once; NotFoundError, ExternalPathError, UnavailableError, and
@@ -107,7 +109,7 @@ def read_files(
     reading = _Reading(wanted, batch_rows, _POSITIONS if positions else ())
     reading.prepare(files, Sources(plan.reach, store), only or [None] * files.height)
     if predicate is not None:
-        reading.keep_where(predicate, roots)
+        reading.keep_where(predicate, roots, satisfied)
     schema = plan.arrow_schema
     for column in _POSITIONS if positions else ():
         schema = schema.append(column)
@@ -174,6 +176,7 @@ class _Reading:
         self._columns: list[tuple[pa.Schema, Calendar, Columns]] = []
         self._files: list[_File] = []
         self._predicate: pl.Expr | None = None
+        self._satisfied = True
         self._roots: tuple[str, ...] = ()
 
     def prepare(self, files: pl.DataFrame, sources: Sources, only: Sequence[Vector | None]) -> None:
@@ -215,9 +218,13 @@ class _Reading:
             )
         return tracking.rows()
 
-    def keep_where(self, predicate: pl.Expr, roots: tuple[str, ...]) -> None:
-        """Keep only rows for which `predicate`, over the columns `roots`, is true."""
-        self._predicate = predicate
+    def keep_where(self, predicate: pl.Expr, roots: tuple[str, ...], satisfied: bool) -> None:
+        """Keep only rows for which `predicate`, over the columns `roots`, is true, or the others.
+
+        The predicate is never part of another expression: in one, Polars gives other outcomes for
+        some nulls, such as that of `is_between`.
+        """
+        self._predicate, self._satisfied = predicate, satisfied
         self._roots = roots
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -349,12 +356,12 @@ class _Reading:
 
     def _matching(self, batch: pa.RecordBatch, predicate: pl.Expr) -> pa.RecordBatch:
         if not self._roots:  # one result for all rows
-            return batch if pl.select(predicate).item() else batch.slice(0, 0)
+            is_true = bool(pl.select(predicate).item())
+            return batch if is_true == self._satisfied else batch.slice(0, 0)
         frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
-        mask = outcome_of(predicate, frame)
-        if mask.all(ignore_nulls=False):
-            return batch
-        return batch.filter(mask.fill_null(False).to_arrow())
+        mask = outcome_of(predicate, frame).fill_null(value=False)
+        mask = mask if self._satisfied else ~mask
+        return batch if mask.all() else batch.filter(mask.to_arrow())
 
     def _rows(
         self,
@@ -404,7 +411,8 @@ class _Reading:
         keep = [True] * count
         if self._predicate is not None:
             leaves = {} if columns is None else columns.plain
-            keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
+            fields, satisfied = self._plan.fields, self._satisfied
+            keep = row_groups(metadata, self._predicate, fields, leaves, satisfied=satisfied)
         if kept_rows is not None:
             ends = np.cumsum([metadata.row_group(group).num_rows for group in range(count)])
             counts = np.diff(np.searchsorted(kept_rows, ends), prepend=0)
@@ -670,8 +678,12 @@ def row_groups(
     predicate: pl.Expr,
     fields: Mapping[str, contract.Field],
     leaves: Mapping[str, int],
+    *,
+    satisfied: bool,
 ) -> list[bool]:
-    """For each row group, whether it may contain a row for which `predicate` is true."""
+    """For each row group, whether it may contain a row for which `predicate` is true, or another
+    one, as `satisfied` demands.
+    """
     count = metadata.num_row_groups
     known = {
         name: leaf
@@ -701,7 +713,12 @@ def row_groups(
     none = pl.DataFrame(height=count)
     partitions = TypedPartitions(none, none)
     keep = keep_mask(
-        predicate, schema=schema, partition_columns=(), partitions=partitions, stats=stats
+        predicate,
+        schema=schema,
+        partition_columns=(),
+        partitions=partitions,
+        stats=stats,
+        satisfied=satisfied,
     )
     return keep.to_list()
 

@@ -161,7 +161,8 @@ def split_whole(
         return candidates.filter(matches), candidates.clear()
     bounded = [name for name in columns if name not in metadata.partition_columns]
     may_stay = keep_mask(
-        where.not_() | where.is_null(),
+        where,
+        satisfied=False,
         schema=metadata.schema,
         partition_columns=metadata.partition_columns,
         partitions=typed_partitions(
@@ -208,11 +209,6 @@ def matching_rows(
     for files, predicate in ((targets.whole, None), (targets.partly, where)):
         if files.height:
             yield from read_files(plan, files, predicate=predicate, store=store)
-
-
-def keeping(where: pl.Expr) -> pl.Expr:
-    """The rows to keep: those for which `where` is false or null."""
-    return where.fill_null(value=False).not_()
 
 
 def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:

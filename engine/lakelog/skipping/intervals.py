@@ -251,7 +251,9 @@ def between(
         # NaN is above every number, so the upper bound excludes it from the lower test too.
         below = less(low, replace(v, may_nan=False), strict_low)
         inside = replace(inside, may_true=inside.may_true & below.may_true)
-    return inside
+    # Polars gives null where a bound is a null literal, also if the other bound excludes the value.
+    may_null = v.may_null | low.may_null | high.may_null
+    return replace(inside, may_null=inside.may_null | may_null)
 
 
 def starts_with(v: Values, prefix: pl.Expr) -> Truth:

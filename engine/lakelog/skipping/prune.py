@@ -236,8 +236,10 @@ def keep_mask(
     partition_columns: Sequence[str],
     partitions: TypedPartitions,
     stats: pl.DataFrame | None = None,
+    satisfied: bool = True,
 ) -> pl.Series:
-    """Which files may contain a row that satisfies `where` (Delta protocol, Per-file Statistics).
+    """Which files may contain a row that satisfies `where` (Delta protocol, Per-file Statistics);
+    with ``satisfied=False``, a row for which it is false or null.
 
     Missing statistics never prune. Long maximum strings are treated as prefixes, timestamps as
     truncated to milliseconds, and maximum floats as excluding NaN; null counts are used only if 0
@@ -247,11 +249,12 @@ def keep_mask(
     height = partitions.values.height if stats is None else stats.height
     walker = _Walker(schema, partition_columns, partitions, stats, height)
     truth = walker.truth(where, _json(where))
+    outcome = truth.may_true if satisfied else truth.may_false | truth.may_null
     frame = pl.int_range(height, eager=True).alias("\0row").to_frame()
     frame = frame.with_columns(walker.columns.values())
     try:
         # A null comparison is unknown, so it keeps the file.
-        keep = truth.may_true.fill_null(True).alias("keep")
+        keep = outcome.fill_null(True).alias("keep")
         return frame.select("\0row", keep)["keep"]
     except pl.exceptions.PolarsError:
         # If the bounds cannot be compared as the rows are, all files are kept.

@@ -34,7 +34,7 @@ from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.row_commit import discard_unnamed
-from lakelog.data.targets import find_targets, keeping
+from lakelog.data.targets import find_targets
 from lakelog.data.write import DataFileWriter, WritePlan, no_files
 from lakelog.dialects.registry import registered
 from lakelog.errors import (
@@ -283,7 +283,7 @@ class BatchWriter(DataSourceArrowWriter):
         """The kept rows of partially replaced files, in new files."""
         plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options, row_ids=True)
         with DataFileWriter(self.plan.with_row_ids(plan.row_ids)) as writer:
-            for batch in read_files(plan, files, predicate=keeping(where)):
+            for batch in read_files(plan, files, predicate=where, satisfied=False):
                 writer.copy(batch)
             return writer.finish()
 
