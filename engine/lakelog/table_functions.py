@@ -141,8 +141,9 @@ def create(
     Args:
         path: The table's folder, on local disk or as any fsspec URL; created if it does not exist.
             None with `store`.
-        schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a pyarrow
-            schema, StructType JSON as text or parsed, or `lakelog.model.contract.Struct`.
+        schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a schema or
+            fields of pyarrow, deltalake or another Arrow library, StructType JSON as text or
+            parsed, or `lakelog.model.contract.Struct`. Metadata of Arrow fields is not taken.
         partition_by: The partition column, or several in order.
         format: ``delta`` or ``indextables``.
         configuration: Table properties. The protocol is the lowest that these and the schema
@@ -216,8 +217,9 @@ def write(
     """Write rows to a Delta table, which is created if it does not exist.
 
     By default, rows are appended to an existing table (``write_deltalake`` raises an error).
-    A new table is created with the columns and the rows of `df`, in one commit. If another writer
-    creates the table at the same time, the rows are written again, as to an existing table.
+    A new table is created with the columns and the rows of `df`, in one commit; columns of Arrow
+    data that are not nullable are NOT NULL. If another writer creates the table at the same time,
+    the rows are written again, as to an existing table.
 
     Args:
         path: The table's folder, as `create`. None with `store`.
@@ -281,7 +283,7 @@ def write(
         table = _existing(path, storage_options, store, upkeep=upkeep)
     if table is None and version is None:
         log = new_log(path, storage_options, store)
-        schema = merged_schema(Struct(()), rows.schema)
+        schema = merged_schema(None, rows.schema)
         if not schema.fields and rows.schema.names:
             raise InvalidInputError(
                 "no column of the rows has a type that a table can store",

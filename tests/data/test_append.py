@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import arro3.core
 import deltalake
 import duckdb
 import pandas as pd
@@ -158,6 +159,7 @@ def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
     batch = rows.to_arrow().to_batches()[0]
     yield SimpleNamespace(__arrow_c_array__=batch.__arrow_c_array__)
     yield [batch[:1], batch[1:]]
+    yield arro3.core.Table.from_arrow(rows.to_arrow())  # as deltalake's QueryBuilder returns
 
 
 def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.testing import InjectingStore, Rule
+from lakelog.transaction.schema_conversion import struct_of
 from tests.concurrency import run_concurrently
 from tests.data.rows import commit_info
 from tests.handmade import Handmade, field, metadata, protocol
@@ -49,6 +50,41 @@ def test_new_table_has_the_columns_partitions_and_properties_that_are_given(
     written = lakelog.open(tmp_path).history().row(0, named=True)
     assert written["operation"] == "WRITE"
     assert pl.read_delta(str(tmp_path)).sort("id").equals(ROWS)
+
+
+def test_columns_of_a_new_table_are_not_null_where_those_of_an_arrow_table_are(
+    tmp_path: Path,
+) -> None:
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", inner)])
+    rows = pa.table([[1, 2], [{"x": 1, "y": 2}, None]], schema=schema)
+    asked: list[tuple[Any, Any]] = [
+        (rows, None),
+        (rows.to_reader(), None),
+        (rows.to_batches()[0], "overwrite"),
+    ]
+    for number, (given, mode) in enumerate(asked):
+        path = tmp_path / str(number)
+        if mode:
+            lakelog.write(path, ROWS)
+        lakelog.write(path, given, mode or "append", schema_mode=mode)
+        assert lakelog.open(path).snapshot().schema == struct_of(schema)
+        with pytest.raises(InvalidInputError, match="null"):
+            lakelog.write(
+                path, pl.DataFrame({"id": [None], "s": [None]}, schema=pl.DataFrame(rows).schema)
+            )
+    for number, frame in enumerate([pl.DataFrame(rows), rows.to_pandas()]):
+        lakelog.write(tmp_path / f"f{number}", frame)
+        assert all(
+            f.nullable for f in lakelog.open(tmp_path / f"f{number}").snapshot().schema.fields
+        )
+    # Columns that a write adds to a table are null in its rows.
+    lakelog.write(
+        tmp_path / "f0",
+        rows.append_column(schema.field("id").with_name("n"), [[1, 2]]),
+        schema_mode="merge",
+    )
+    assert all(f.nullable for f in lakelog.open(tmp_path / "f0").snapshot().schema.fields)
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error", "ignore"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import arro3.core
+import deltalake
 import orjson
 import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake.schema import PrimitiveType, StructType
 
 import lakelog
 from lakelog import (
@@ -115,8 +118,41 @@ def test_nullability_and_wide_types_of_arrow_are_kept() -> None:
     assert fields[4].type == contract.Array(contract.Primitive("byte"), contains_null=False)
 
 
+def test_schemas_and_fields_of_other_arrow_libraries_are_taken(tmp_path: Path) -> None:
+    inner = StructType([deltalake.Field("x", PrimitiveType("integer"))])
+    fields = [
+        deltalake.Field("id", PrimitiveType("long"), nullable=False),
+        deltalake.Field("s", inner),
+    ]
+    expected = struct_of(
+        pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("s", pa.struct([("x", pa.int32())])),
+            ]
+        )
+    )
+    for given in (
+        deltalake.Schema(fields),
+        fields,
+        arro3.core.Schema.from_arrow(arrow := pa.schema(map(pa.field, fields))),
+        arrow,
+        list(arrow),
+    ):
+        assert struct_of(given) == expected, type(given)
+    assert struct_of(fields[1]).names == ("s",)
+    peer = deltalake.DeltaTable.create(tmp_path / "peer", deltalake.Schema(fields))
+    table = lakelog.create(tmp_path / "own", peer.schema())
+    table.alter.add_columns(deltalake.Field("n", PrimitiveType("double")))
+    table.alter.add_columns([deltalake.Field("t", inner)])
+    assert deltalake.DeltaTable(tmp_path / "own").schema() == deltalake.Schema(
+        [*fields, deltalake.Field("n", PrimitiveType("double")), deltalake.Field("t", inner)]
+    )
+
+
 @pytest.mark.parametrize(
-    "schema", [{"a": pl.Time}, {"a": pl.Duration}, pa.schema([("a", pa.uint64())]), 3, "x", ["a"]]
+    "schema",
+    [{"a": pl.Time}, {"a": pl.Duration}, pa.schema([("a", pa.uint64())]), 3, "x", ["a"], [5]],
 )
 def test_unsupported_schema_raises(schema: Any) -> None:
     with pytest.raises(InvalidInputError):

@@ -257,7 +257,7 @@ class _Write:
             return metadata
         if self._options.schema_mode == "merge":
             return self._commit.with_columns(self._rows.schema)
-        schema = merged_schema(Struct(()), self._rows.schema)
+        schema = merged_schema(None, self._rows.schema)
         partition_by = self._options.partition_by
         for name in metadata.partition_columns if partition_by is None else partition_by:
             if name not in schema.names:

@@ -90,10 +90,10 @@ class Incoming:
         if hasattr(rows, "scanner"):  # a dataset of pyarrow
             rows = rows.scanner()
         try:
-            if hasattr(rows, "to_reader"):
-                return Incoming._read(rows.to_reader())
             if hasattr(rows, "__arrow_c_stream__"):
                 return Incoming._read(pa.RecordBatchReader.from_stream(rows))
+            if hasattr(rows, "to_reader"):
+                return Incoming._read(rows.to_reader())
             if _is_batch(rows):
                 return Incoming.of(pa.record_batch(rows))
             if isinstance(rows, list | tuple) and any(map(_is_batch, rows)):
@@ -714,10 +714,14 @@ def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=nulls)
 
 
-def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
-    """The schema of files and new rows; a new column of nulls is left out with a warning."""
+def merged_schema(table: Struct | None, rows: pa.Schema) -> Struct:
+    """The schema of files and new rows; a new column of nulls is left out with a warning. The
+    columns that it adds to a table are nullable, as its files lack them; those of a new table
+    (None) are as in the rows.
+    """
     known = [field for field in rows if not pa.types.is_null(field.type)]
-    untyped = [f.name for f in rows if f not in known and table.field(f.name) is None]
+    old = table or Struct(())
+    untyped = [f.name for f in rows if f not in known and old.field(f.name) is None]
     if untyped and known:
         warnings.warn(
             f"{', '.join(map(repr, untyped))}: a column that holds nulls only has no type, and is "
@@ -725,7 +729,8 @@ def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
             LakelogWarning,
             stacklevel=2,
         )
-    merged = _merged(table, contract.from_arrow(pa.schema(known)))
+    new = contract.from_arrow(pa.schema(known))
+    merged = new if table is None else _merged(table, new)
     assert isinstance(merged, Struct)
     return merged
 
