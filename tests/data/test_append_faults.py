@@ -39,7 +39,7 @@ def _small_files_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 def merge_rows(table: Table) -> Any:
     """Deletes the row 1, moves the row 3 to another partition, and keeps the row 2."""
     merge = table.merge(pl.DataFrame({"id": [1, 3]}), "id")
-    merge = merge.when_matched_update({"id": "10", "p": "'c'"}, "id = 3")
+    merge = merge.when_matched_update({"id": "10", "p": "'c'"}, "target.id = 3")
     return merge.when_matched_delete().execute()
 
 

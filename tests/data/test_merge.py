@@ -294,6 +294,41 @@ def test_invalid_clauses_raise_before_anything_is_written(tmp_path: Path) -> Non
     assert files <= data_files(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("clause", "given", "name"),
+    [
+        ("when_matched_update", {"updates": {"v": "v"}}, "v"),
+        ("when_matched_update", {"updates": {"v": "coalesce(V, 0) + n"}}, "V"),
+        ("when_matched_update", {"updates": {"v": "s.x"}}, "s"),
+        ("when_matched_update", {"updates": {"v": "1"}, "predicate": "n > 1 AND `v` > 1"}, "v"),
+        ("when_matched_update_all", {"predicate": "v > 1"}, "v"),
+        ("when_matched_delete", {"predicate": "id = 1"}, "id"),
+        ("when_matched_update", {"updates": {"v": "source.v + n + TARGET.s.x"}}, None),
+        ("when_matched_update", {"updates": {"v": pl.col("v") * 10}}, None),
+        ("when_matched_delete", {"predicate": "n > 1 AND source.v > target.v"}, None),
+        ("when_not_matched_by_source_update", {"updates": {"v": "v + 1"}}, None),
+        ("when_not_matched_by_source_delete", {"predicate": "v < 2"}, None),
+        ("when_not_matched_insert", {"updates": {"id": "id", "v": "v"}}, None),
+        ("when_not_matched_insert_all", {"predicate": "v > 1"}, None),
+    ],
+)
+def test_name_that_both_sides_have_is_refused_in_sql_text_of_matched_rows(
+    tmp_path: Path, clause: str, given: dict[str, Any], name: str | None
+) -> None:
+    rows = pl.DataFrame({"id": [1, 2], "v": [1, 2], "n": [5, 6], "s": [{"x": 1}, {"x": 2}]})
+    lakelog.write(tmp_path, rows)
+    source = pl.DataFrame({"id": [2, 3], "v": [20, 30], "s": [{"x": 7}, {"x": 8}]})
+    merge = getattr(lakelog.open(tmp_path).merge(source, "id"), clause)(**given)
+    if name is None:
+        assert merge.execute().version == 1
+        return
+    with pytest.raises(InvalidInputError, match=f"'{name}' is ambiguous") as raised:
+        merge.execute()
+    assert raised.value.column == name
+    assert raised.value.hint == f"write source.{name} or target.{name}"
+    assert lakelog.open(tmp_path).to_polars().equals(rows)
+
+
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
 def test_keys_are_equal_as_in_conditions(tmp_path: Path, others: list[float]) -> None:
     nan = float("nan")

@@ -213,7 +213,7 @@ def test_rows_are_tracked_across_both_engines(delta: Any, tmp_path: Path) -> Non
     # Changes by lakelog keep the ids that either gave.
     for change, updated in (
         (lambda: table.update({"id": "id + 2000"}, "id IN (3, 1020)"), {3, 20}),
-        (lambda: table.merge(ids(4, 99), "id").when_matched_update({"id": "id + 2000"})
+        (lambda: table.merge(ids(4, 99), "id").when_matched_update({"id": "target.id + 2000"})
             .when_not_matched_insert_all().execute(), {4, 99}),
         (lambda: table.delete("id = 12"), set()),
         (lambda: table.overwrite(ids(98), "id IN (5, 98)"), {98}),

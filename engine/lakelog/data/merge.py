@@ -15,7 +15,7 @@ from __future__ import annotations
 import mmap
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -44,8 +44,8 @@ from lakelog.model import contract
 from lakelog.model.contract import column_named, field_named, field_of
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.statistics import stats_from_json
-from lakelog.sql.condition import condition
-from lakelog.sql.sql_text import sql_text
+from lakelog.sql.condition import condition, parts_of
+from lakelog.sql.sql_text import quoted, sql_text
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -87,8 +87,9 @@ class Merge:
     The first clause of its kind whose predicate is true decides over a row. In predicates and
     values, ``source`` and ``target`` are struct columns with a row of each: ``source.x`` in SQL
     text, ``pl.col("source").struct.field("x")`` in Polars. A plain name is a column of the target
-    in clauses of target rows, and a column of the source in those of inserted rows. Values are
-    given as in `Table.update`.
+    in clauses of target rows, and a column of the source in those of inserted rows; in SQL text of
+    clauses of matched rows, a name that both sides have is refused. Values are given as in
+    `Table.update`.
     """
 
     def __init__(
@@ -391,9 +392,17 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 class _Effect:
-    """A checked clause; `taken` are columns that it assigns to target columns of the same name."""
+    """A checked clause; `taken` are columns that it assigns to target columns of the same name.
+    SQL text may not have the names `ambiguous` without their side.
+    """
 
-    def __init__(self, clause: _Clause, sides: _Sides, seen: contract.Struct) -> None:
+    def __init__(
+        self,
+        clause: _Clause,
+        sides: _Sides,
+        seen: contract.Struct,
+        ambiguous: Collection[str] = (),
+    ) -> None:
         self.kind = clause.kind
         self.where = condition(clause.predicate, seen, sides.rules.now_us)
         if self.where is not None:
@@ -406,6 +415,8 @@ class _Effect:
             self.assigned = Assignments(
                 values, sides.rules, sides.partition_columns, seen, hint, old
             )
+        if ambiguous:
+            _require_sides((clause.predicate, *(clause.values or {}).values()), ambiguous)
 
     @property
     def roots(self) -> list[str]:
@@ -448,6 +459,21 @@ class _Sides:
         """The table's value of a column."""
         is_hidden = name in {SOURCE, TARGET}
         return field_named(pl.col(TARGET), name) if is_hidden else column_named(name)
+
+
+def _require_sides(given: Iterable[Any], ambiguous: Collection[str]) -> None:
+    """Refuse SQL text with a name that both sides have, as Delta on Spark does."""
+    for text in given:
+        parts = parts_of(text) if isinstance(text, str) else ()
+        for first, *_ in chain.from_iterable(part.columns for part in parts):
+            if first.lower() in ambiguous:
+                name = first if first.isidentifier() else quoted(first)
+                raise InvalidInputError(
+                    f"the name {first!r} is ambiguous: target and source have this column",
+                    column=first,
+                    found=text,
+                    hint=f"write {SOURCE}.{name} or {TARGET}.{name}",
+                )
 
 
 def _completed(
@@ -504,7 +530,9 @@ class _Merging(Change):
         target_row = _with_struct(schema, contract.Field(TARGET, schema))
         pair = _with_struct(target_row, contract.Field(SOURCE, source.schema))
         source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))
-        self._matched = [_Effect(each, sides, pair) for each in matched]
+        of_source = {name.lower() for name in source.schema.names} - {SOURCE, TARGET}
+        of_both = of_source.intersection(name.lower() for name in schema.names)
+        self._matched = [_Effect(each, sides, pair, of_both) for each in matched]
         self._by_source = [_Effect(each, sides, target_row) for each in by_source]
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
         effects = [*self._matched, *self._by_source]
