@@ -204,7 +204,7 @@ class Assignments:
             )
         except pl.exceptions.PolarsError as cause:
             raise InvalidInputError(
-                f"a new value cannot be computed: {row_error(cause)}",
+                f"a new value cannot be computed: {row_error(cause)[0]}",
                 column=", ".join(names),
             ) from cause
         new = to_table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))

@@ -215,18 +215,21 @@ def outcome_of(where: pl.Expr, rows: pl.DataFrame) -> pl.Series:
         # Polars simplifies some expressions to one value, such as coalesce of a literal.
         return found if found.len() == rows.height else found.new_from_index(0, rows.height)
     except pl.exceptions.PolarsError as cause:
+        reason, is_text = row_error(cause)
         raise InvalidInputError(
-            f"the condition cannot be computed: {row_error(cause)}",
-            found=str(where)[:200],
+            f"the condition cannot be computed: {reason}",
+            found=None if is_text else str(where)[:200],
             hint="in SQL, TRY_CAST and NULLIF give null for such a value",
         ) from cause
 
 
-def row_error(cause: pl.exceptions.PolarsError) -> str:
-    """Why an expression cannot be computed for a row."""
+def row_error(cause: pl.exceptions.PolarsError) -> tuple[str, bool]:
+    """Why an expression cannot be computed for a row, and whether it was translated from SQL text,
+    so that the caller does not know it.
+    """
     first = str(cause).splitlines()[0]
     _, is_own, reason = first.partition(f'["{ROW_ERROR}')
-    return reason.split('"]')[0].split('", "')[0] if is_own else first
+    return (reason.split('"]')[0].split('", "')[0] if is_own else first), bool(is_own)
 
 
 def keep_mask(
