@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import polars as pl
@@ -77,3 +78,37 @@ threading.Thread(target=late).start()
         check=False,
     )
     assert done.stdout == "[0, 1, 2]\n", done.stderr
+
+
+def test_interrupt_when_a_row_group_was_read_is_raised_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1, 2]}))
+    assert table.version == 0
+    lakelog.open(tmp_path / "t", upkeep=False).checkpoint()
+    set_result = Future.set_result
+
+    def interrupted(self: Future[object], result: object) -> None:
+        set_result(self, result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "set_result", interrupted)
+    files = lakelog.open(tmp_path / "t", upkeep=False).snapshot().files()
+    with pytest.raises(KeyboardInterrupt):
+        files.collect()
+
+
+def test_interrupt_after_the_main_thread_has_ended_is_raised_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_result = Future.set_result
+
+    def interrupted(self: Future[object], result: object) -> None:
+        set_result(self, result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "ENDING", threading.Event())
+    threads.ENDING.set()
+    monkeypatch.setattr(Future, "set_result", interrupted)
+    with threads.Pool(1) as pool, pytest.raises(KeyboardInterrupt):
+        pool.submit(int)

@@ -40,9 +40,16 @@ class Pool(ThreadPoolExecutor):
         """As `ThreadPoolExecutor.submit`."""
         if not ENDING.is_set():
             return super().submit(fn, *args, **kwargs)
-        done: Future[_T] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - raised by the result
-            done.set_exception(error)
-        return done
+        return at_once(fn, *args, **kwargs)
+
+
+def at_once(fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    """As an executor's ``submit``, in the calling thread."""
+    done: Future[_T] = Future()
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised by the result
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+    return done

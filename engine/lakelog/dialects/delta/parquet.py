@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 import polars as pl
@@ -38,7 +38,7 @@ from lakelog.dialects.row_group_records import groups_of, groups_of_others
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
-from lakelog.threads import Pool
+from lakelog.threads import Pool, at_once
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
@@ -58,8 +58,6 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.string()
     return pa.binary() if pa.types.is_binary_view(type_) else type_
 
-
-_T = TypeVar("_T")
 
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
@@ -254,7 +252,7 @@ class FileActionReader:
         schema = self.files[0].schema_arrow
         asked = [c for c in columns if c in (*actions.KEY, PATH_TEXT, *condition.columns)]
         self._prefetch(_leaf_columns(schema, asked, ("add",)), groups)
-        submit = self.pool.submit if count > 1 and self.pool is not None else _at_once
+        submit = self.pool.submit if count > 1 and self.pool is not None else at_once
         ahead = deque(submit(next, reader, None) for reader in readers)
         try:
             for turn in range(len(groups)):
@@ -345,7 +343,7 @@ class FileActionReader:
             )
         ]
         is_large = sum(file.metadata.row_group(group).num_rows for group in groups) > _FEW_PROMISED
-        submit = self.pool.submit if is_large and self.pool is not None else _at_once
+        submit = self.pool.submit if is_large and self.pool is not None else at_once
         ahead = [submit(next, reader, None) for reader in readers]
         try:
             while parts := [part for f in ahead if (part := f.result()) is not None]:
@@ -355,16 +353,6 @@ class FileActionReader:
                 yield parts
         finally:
             wait(ahead)  # a file must not be closed while it is read
-
-
-def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
-    """As an executor's ``submit``, in the calling thread."""
-    future: Future[_T] = Future()
-    try:
-        future.set_result(function(*given))
-    except BaseException as error:  # noqa: BLE001 - raised when the result is read
-        future.set_exception(error)
-    return future
 
 
 def _read_parts(
