@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import polars as pl
 import pytest
 
 import lakelog
 from lakelog.cli import main
 from lakelog.dialects.registry import detect_dialect
-from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
+from lakelog.errors import (
+    InvalidInputError,
+    TableNotFoundError,
+    UnavailableError,
+    VersionNotFoundError,
+)
 from lakelog.log.context import to_ms
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.fsspec_store import FsspecStore
@@ -192,3 +200,19 @@ def test_table_on_a_read_only_store_is_shown_as_read_only(
             main(["info", str(made.root)])
         shown = capsys.readouterr().out
         assert ("read only" in shown, "no writes are accepted" in shown) == (is_shown, is_shown)
+
+
+def test_folder_that_may_not_be_read_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakelog.create(tmp_path / "t", {"id": pl.Int64})
+    stat = os.stat
+
+    def refused(path: object, **options: object) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path / 't'}{os.sep}"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", refused)
+    with pytest.raises(UnavailableError, match="Permission denied"):
+        lakelog.open(tmp_path / "t")

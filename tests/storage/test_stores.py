@@ -78,6 +78,7 @@ class TestLocalStore:
             lambda: store.stat("log/f"),
             lambda: store.list_from("log"),
             lambda: store.list_folders("log"),
+            lambda: store.has_folders(["log"]),
         ]
         for call in calls:
             with pytest.raises(UnavailableError, match="Permission denied"):

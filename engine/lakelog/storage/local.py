@@ -104,7 +104,16 @@ class LocalStore:
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
         """For each folder, whether it exists."""
-        return [os.path.isdir(self.path_of(folder)) for folder in folders]
+        return [self._has_folder(folder) for folder in folders]
+
+    def _has_folder(self, folder: str) -> bool:
+        # Not `isdir`, which is false for a folder that may not be read.
+        try:
+            return stat.S_ISDIR(os.stat(self.path_of(folder)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as cause:
+            raise _unavailable(folder, cause) from cause
 
     def read(self, path: str) -> bytes:
         """The content of one file."""
