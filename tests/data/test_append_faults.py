@@ -136,8 +136,8 @@ def test_rows_are_written_once_or_not_at_all_under_store_faults(verb: str, fault
         outcome: Any
         try:
             outcome = write(open_with_store(location, faulty))
-        except (UnavailableError, OutcomeUnknownError) as error:
-            outcome = error
+        except (UnavailableError, CommitOutcomeUnknown) as error:
+            outcome = error  # an unknown outcome of a data file leaves nothing in doubt
         injected = [op for op in stores[0].operations if not kinds or op[0] in kinds][nth - 1 :]
         description = f"{verb}, {fault} at {nth}: {injected[:1]} gave {outcome!r}"
         found = ids(location)
@@ -295,3 +295,21 @@ def test_disk_that_is_full_in_the_middle_of_a_file_is_reported(verb: str) -> Non
         getattr(open_with_store(location, FullDisk), verb)(rows)
     table = lakelog.open(location, upkeep=False)
     assert sorted(table.snapshot().scan().collect()["id"]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("verb", ["write", "append", "delete"])
+def test_unknown_outcome_of_a_new_file_is_a_failure(verb: str) -> None:
+    new = f"memory://{uuid.uuid4().hex}/t"
+    location = new if verb == "write" else prepared("delete")
+    store = InjectingStore(open_store(location), [Rule("lost", ("upload",), nth=2)])
+    if verb == "delete":
+        many = pl.DataFrame({"id": range(30_000)}).with_columns(p=pl.lit("a"), other=pl.lit(0))
+        lakelog.open(location, upkeep=False).append(many)
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: lakelog.write(None, NEW, store=store),
+        "append": lambda: open_with_store(location, lambda _: store).append(NEW),
+        "delete": lambda: open_with_store(location, lambda _: store).delete("id % 3 = 0"),
+    }
+    with pytest.raises(UnavailableError, match="nothing was committed") as error:
+        calls[verb]()
+    assert isinstance(error.value.__cause__, OutcomeUnknownError)

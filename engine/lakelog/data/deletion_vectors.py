@@ -30,6 +30,7 @@ from lakelog.dialects.delta.deletion_vectors import decode_z85, encode_z85, vect
 from lakelog.errors import CorruptionError, NotFoundError
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
+from lakelog.storage.upload import close_before_commit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -427,7 +428,7 @@ class VectorWriter:
     def finish(self) -> None:
         """Publish the file, durably."""
         if self._upload is not None:
-            self._upload.close()
+            close_before_commit(self._upload, self.paths[0])
 
     def abort(self) -> None:
         """Delete the file, which no log may name."""

@@ -43,7 +43,7 @@ from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore
-from lakelog.storage.upload import UploadSink
+from lakelog.storage.upload import UploadSink, close_before_commit
 
 _OPTIONS: dict[str, Any] = {
     "store_schema": False,  # the table's schema has all that Arrow's own schema has
@@ -124,7 +124,7 @@ class ParquetFile:
         """Publish the file, after at least one `write`; return its statistics as JSON."""
         assert self._writer is not None
         self._writer.close()
-        self._upload.close()
+        close_before_commit(self._upload, self.path)
         return self._stats.json(self._footers[0])
 
     def abandon(self) -> None:
@@ -479,7 +479,7 @@ class ParquetGroups:
         assert self._metadata is not None
         footer = self._footer(write_number(self._metadata.num_rows), write_list(self._groups))
         self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
-        self._upload.close()
+        close_before_commit(self._upload, self.path)
         return self._stats.json(self._metadata)
 
     def _footer(self, num_rows: Value, groups: Value) -> bytes:

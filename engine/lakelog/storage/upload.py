@@ -6,11 +6,27 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
 from lakelog.storage.base import Upload
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+
+def close_before_commit(upload: Upload, path: str) -> None:
+    """Create a file that no commit names yet: if its outcome is unknown, nothing was committed.
+
+    Raises:
+        UnavailableError: The file may not exist.
+    """
+    try:
+        upload.close()
+    except OutcomeUnknownError as cause:
+        raise UnavailableError(
+            f"nothing was committed, because a new file may not exist: {cause.message}",
+            path=path,
+            hint="try again",
+        ) from cause
 
 
 class ClosedOrAbandoned(ABC):
