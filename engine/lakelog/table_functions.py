@@ -340,8 +340,9 @@ def convert(
 ) -> ConvertReport:
     """Make a Delta table of a folder of Parquet files, in place and in one commit.
 
-    The footers of the files are read; no file is modified, moved or copied. Files that are added or
-    removed by others during the call are not noticed.
+    The footers of the files are read; no file is modified, moved or copied. No other process may
+    write to the folder during the call: files that it adds may be left out, or be taken into the
+    table before they are committed, and files that it removes are not noticed.
 
     The schema has the columns of all files. A column of different types gets the widest, if these
     are byte, short, integer and long, or float and double. A column without a type, because a file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
     InvalidPropertyError,
+    InvalidTransactionError,
     LakelogError,
     LakelogWarning,
     NotFoundError,
@@ -28,6 +30,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.storage import open_store
+from lakelog.storage.base import StoreWrapper
 from lakelog.testing import InjectingStore, Rule
 
 
@@ -377,3 +380,41 @@ def test_folders_named_like_patterns_are_partitions(tmp_path: Path) -> None:
     lakelog.convert(tmp_path, partition_by=["^a$", "*"])
     found = lakelog.open(tmp_path).to_arrow().select(["a", "^a$", "*"])
     assert found.to_pylist() == [{"a": 1, "^a$": dt.date(2026, 1, 2), "*": 5}]
+
+
+class Converts(StoreWrapper):
+    """The folder is converted immediately before the first commit."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        super().__init__(open_store(str(root)))
+        self._options = options
+        self._path: Path | None = root
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if self._path is not None:
+            root, self._path = self._path, None
+            lakelog.convert(root, **self._options)
+        return super().put_if_absent(path, data)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("append", [1, 2, 7]), ("overwrite", [7]), ("error", [1, 2]), ("ignore", [1, 2])],
+)
+def test_rows_of_a_write_at_the_same_time_are_not_taken_into_the_table(
+    tmp_path: Path, mode: Any, expected: list[int]
+) -> None:
+    put(tmp_path, "a.parquet", {"id": [1, 2]})
+    raised = pytest.raises(TableExistsError) if mode == "error" else nullcontext()
+    with raised:
+        lakelog.write(None, pl.DataFrame({"id": [7]}), mode=mode, store=Converts(tmp_path))
+    assert lakelog.open(tmp_path).to_polars()["id"].sort().to_list() == expected
+
+
+def test_write_reports_rows_that_cannot_be_removed_again(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", {"id": [1, 2]})
+    store = Converts(tmp_path, configuration={"delta.appendOnly": "true"})
+    with pytest.raises(InvalidTransactionError) as error:
+        lakelog.write(None, pl.DataFrame({"id": [7]}), store=store)
+    assert "do not write their rows again" in error.value.__notes__[0]
+    assert lakelog.open(tmp_path).to_polars()["id"].sort().to_list() == [1, 2, 7]

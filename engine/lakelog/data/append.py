@@ -39,6 +39,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogError,
     MetadataChangedError,
+    TableExistsError,
 )
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -50,6 +51,7 @@ from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.conflicts import metadata_changes
 from lakelog.transaction.create import NewTable
+from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
@@ -162,10 +164,33 @@ def create_with_files(
             f"lakelog: {files.height} data files are kept, because the commit may name them"
         )
         raise
-    except LakelogError:
-        discard_unnamed(new.log, files["path"].to_list(), -1)
+    except LakelogError as error:
+        lost = discard_unnamed(new.log, files["path"].to_list(), -1)
+        if isinstance(error, TableExistsError):
+            _withdraw(new, files["path"].filter(~files["path"].is_in(lost)))
         raise
     return report
+
+
+def _withdraw(new: NewTable, paths: pl.Series) -> None:
+    """Remove files of a write that another one's version 0 names: `convert` lists the folder, and
+    adopts files that were not committed.
+    """
+    if not paths.len():
+        return
+    try:
+        tx = LogTransaction(new.log, LogTails(new.log, new.runtime), new.runtime)
+        adopted = tx.snapshot.files().filter(pl.col("path").is_in(paths.implode())).collect()
+        if adopted.height:
+            tx.remove(adopted)
+            tx.replace_rows()
+            tx.commit()
+    except LakelogError as error:
+        error.add_note(
+            "lakelog: the table was created meanwhile, with data files of this write; they could "
+            "not be removed from it, so do not write their rows again"
+        )
+        raise
 
 
 class _Write:
