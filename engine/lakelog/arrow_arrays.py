@@ -1,9 +1,10 @@
-"""Arrow arrays from and to numpy, without pandas. Arrow's own conversions import pandas if it is
-installed, which takes a quarter of a second in every process.
+"""Arrow arrays from Python values, and from and to numpy without pandas. Arrow's own conversions of
+numpy import pandas if it is installed, which takes a quarter of a second in every process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,40 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     bits = np.frombuffer(buffer, np.uint8, offset=byte)
     bits = np.unpackbits(bits, count=first + len(column), bitorder="little")
     return bits[first:].view(np.bool_)
+
+
+def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Python values in their own types; dicts and lists of pairs are maps if `type_` is one.
+
+    Raises ArrowException, TypeError, ValueError and OverflowError for values of no common type, and
+    for times with nanoseconds, which Arrow would cut.
+    """
+    if not pa.types.is_map(type_):
+        array = pa.array(values)
+        if "timestamp" in str(array.type) and any(map(_has_nanoseconds, values)):
+            raise ValueError("a time has nanoseconds, beyond microseconds")
+        return array
+    starts: list[int | None] = []
+    keys: list[Any] = []
+    items: list[Any] = []
+    for value in values:
+        starts.append(None if value is None else len(keys))
+        for key, item in value.items() if isinstance(value, Mapping) else value or ():
+            keys.append(key)
+            items.append(item)
+    return pa.MapArray.from_arrays(
+        pa.array([*starts, len(keys)], pa.int32()),
+        from_python(keys, type_.key_type) if keys else pa.array([], type_.key_type),
+        from_python(items, type_.item_type),
+    )
+
+
+def _has_nanoseconds(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return any(map(_has_nanoseconds, value))
+    return bool(getattr(value, "nanosecond", 0))  # of pandas.Timestamp
 
 
 def as_lists(lists: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -5,11 +5,14 @@ With schema_mode="merge" the result equals a model of Delta on Spark (UpdateExpr
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -303,17 +306,54 @@ def test_a_dict_is_a_new_value_of_a_map(tmp_path: Path) -> None:
     rows = table.to_polars().sort("k")
     assert rows["m"].to_list() == [{"b": 2, "c": None}, {"d": 3}]
     assert rows["s"].to_list() == [{"m": {}}, None]
-    for value in ({"b": 1.5}, {None: 1}, {1: 1}, [("b", 1)]):
+    table.update({"m": [("b", 1.0)]}, "k = 1")
+    assert table.to_polars().sort("k")["m"].to_list()[0] == {"b": 1}
+    for value in ({None: 1}, {"b": Decimal("NaN")}, {"b": 1, "c": "x"}, [1]):
         with pytest.raises(InvalidInputError, match="not a literal of its type") as error:
             table.update({"m": value})
         assert error.value.expected == "map<string,long>"
 
 
+LOSSY: list[tuple[pl.DataType, Any, str]] = [
+    (pl.Int64(), 1.5, "without loss"),
+    (pl.Int64(), True, "another type"),
+    (pl.Float32(), 1e300, "without loss"),
+    (pl.Float32(), 2**24 + 1, "without loss"),
+    (pl.Float64(), 2**53 + 1, "without loss"),
+    (pl.Decimal(10, 2), Decimal("1.109"), "without loss"),
+    (pl.Decimal(10, 2), 1.1, "another type"),
+    (pl.Decimal(10, 2), Decimal("NaN"), "precision"),
+    (pl.Date(), dt.datetime(2026, 1, 1, 5), "another type"),
+    (pl.Date(), 1, "another type"),
+    (pl.Datetime("us", "UTC"), dt.datetime(2026, 1, 1), "another type"),
+    (pl.Datetime("us"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "another type"),
+    (pl.Datetime("us"), pd.Timestamp("2026-01-01T00:00:00.123456789"), "nanoseconds"),
+    (pl.List(pl.Datetime("us")), [pd.Timestamp(1)], "nanoseconds"),
+    (pl.Struct({"a": pl.Int64, "b": pl.Int64}), {"a": 1, "b": 2, "c": 3}, "no field 'c'"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "message"), LOSSY)
+def test_literals_are_cast_without_loss_also_in_maps(
+    tmp_path: Path, dtype: pl.DataType, value: Any, message: str
+) -> None:
+    schema = {"k": pl.Int64(), "x": dtype, "m": pl.Map(pl.String, dtype)}
+    table = lakelog.create(tmp_path / "t", schema, upkeep=False)
+    table.append(pl.DataFrame({"k": [1]}))
+    with lakelog.Ingestor(table, tmp_path / "log") as ingestor:
+        for new in ({"x": value}, {"m": {"y": value}}):
+            with pytest.raises(InvalidInputError, match=message):
+                table.update(new)
+            with pytest.raises(InvalidInputError, match=message):
+                ingestor.write(new)
+    assert table.to_polars().rows() == [(1, None, None)]
+
+
 def test_a_column_whose_name_has_a_dot_is_assigned_before_a_field(tmp_path: Path) -> None:
-    rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3}]})
+    rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3, "c.d": 4, "c": {"d": 5}}]})
     table = new_table(tmp_path, rows, **{"delta.columnMapping.mode": "name"})
-    table.update({"s.a": 9, "s.b": 8})
-    assert table.to_polars().rows() == [(9, {"a": 2, "b": 8})]
+    table.update({"s.a": 9, "s.b": 8, "s.c.d": 7})
+    assert table.to_polars().rows() == [(9, {"a": 2, "b": 8, "c.d": 7, "c": {"d": 5}})]
 
 
 def test_new_rows_have_nulls_in_fields_that_the_source_lacks(tmp_path: Path) -> None:

@@ -6,16 +6,19 @@ DeleteCommand and UpdateCommand.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.conform import Conform, require_fields, to_table
+from lakelog.arrow_arrays import from_python
+from lakelog.data.conform import Conform, require_fields, to_table, wide_field
 from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
@@ -232,24 +235,28 @@ _NewValues = dict[str, "pl.Expr | _NewValues"]
 
 def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...]:
     """The column of a name in any case; or the fields down to a field of a struct, given by the
-    names with dots between them.
+    names with dots between them, which names may have themselves.
     """
     path: list[contract.Field] = []
     type_: contract.DataType = schema
-    for name in [given] if schema.field(given) else given.split("."):
-        field = type_.field(name) if isinstance(type_, contract.Struct) else None
+    rest = given
+    while rest:
+        known = type_.fields if isinstance(type_, contract.Struct) else ()
+        ends = [len(rest), *(at for at, letter in enumerate(rest) if letter == ".")]
+        found = ((end, contract.Struct(known).field(rest[:end])) for end in ends)
+        end, field = next((each for each in found if each[1] is not None), (0, None))
         if field is None:
             above = ".".join(each.name for each in path)
-            known = type_.names if isinstance(type_, contract.Struct) else ()
+            names = [f"{above}.{each.name}" if above else each.name for each in known]
             raise InvalidInputError(
                 f"the table has no column {given!r}",
                 column=given,
-                expected=", ".join(f"{above}.{each}" if above else each for each in known) or None,
+                expected=", ".join(names) or None,
                 found=given,
                 hint=None if known else f"{above!r} is not a struct: give it one new value",
             )
         path.append(field)
-        type_ = field.type
+        type_, rest = field.type, rest[end + 1 :]
     return tuple(path)
 
 
@@ -283,20 +290,31 @@ def _with_fields(
     return pl.struct(fields)
 
 
+_NOT_LITERAL = (
+    *(TypeError, ValueError, OverflowError),
+    *(pa.ArrowException, pl.exceptions.PolarsError),
+)
+"""Errors of Polars and Arrow for a value that they cannot convert."""
+
+
 def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us: int) -> pl.Expr:
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
         return new_value(value, seen, field.name, field.type, now_us)
-    is_map = isinstance(field.type, contract.Map) and isinstance(value, Mapping)
+    dtype: pl.DataType | None = None
     try:
-        return pl.lit(value, dtype=contract.to_polars(field.type) if is_map else None)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
+        if isinstance(value, dt.datetime | Decimal | Mapping | list | tuple):
+            array = from_python([value], wide_field(field).type)
+            if isinstance(field.type, contract.Map):
+                value, dtype = dict(cast("Any", value)), pl.Series(array).dtype
+        return pl.lit(value, dtype=dtype)
+    except _NOT_LITERAL as cause:
         raise InvalidInputError(
             f"the new value of {field.name!r} is not a literal of its type",
             column=field.name,
             expected=contract.type_text(field.type),
-            found=repr(value)[:200],
+            found=repr(value)[:200] + ": " + str(cause).split("\n", 1)[0],
         ) from cause
 
 

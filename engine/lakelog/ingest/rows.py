@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from lakelog.arrow_arrays import from_python
 from lakelog.data.conform import Conform, Incoming, find_invalid, to_table, wide_field
 from lakelog.data.row_rules import RowRules, default_expression
 from lakelog.errors import (
@@ -619,12 +620,8 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
         values = [row.get(name) for row in rows]
         field = schema.field(name)
         try:
-            if field is not None and isinstance(field.type, Map):
-                # Arrow converts a list of pairs to a map, and a dict to a struct.
-                pairs = [list(v.items()) if isinstance(v, Mapping) else v for v in values]
-                columns.append(pa.array(pairs, type=wide_field(field).type))
-            else:
-                columns.append(pa.array(values))
+            type_ = pa.null() if field is None else wide_field(field).type
+            columns.append(from_python(values, type_))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
             raise InvalidInputError(
                 f"the values of the column {name!r} have no common type",
