@@ -1523,15 +1523,25 @@ class Table:
 
         Memory: as `verify`.
         """
+        from lakelog.data.file_records import refused_records
         from lakelog.maintenance.repair import Repair
 
-        request = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
+        request = Repair(
+            self._log,
+            lambda: refused_records(self.snapshot()),
+            self._remove,
+            check_files,
+            remove_missing,
+            inventory,
+            progress,
+        )
         return request.plan() if plan else request.apply(strict=strict)
 
     def doctor(self, *, files: bool = False) -> HealthReport:
         """What should be done for the table, with the command that does it; changes nothing.
 
-        Finds damage that readers meet (the latest version, the pointer, the latest checksum),
+        Finds damage that readers meet (the latest version, the pointer, the latest checksum, and
+        what the log records of live files: partition values, negative lengths, deletion vectors),
         checkpoints that are missing or overdue, small files, tombstones, rows that deletion vectors
         hide, log files that cleanup would delete, and partition skew. `repair` verifies every
         checkpoint, which takes longer.
@@ -1539,7 +1549,8 @@ class Table:
         Args:
             files: Also list the data: find live files that are missing or have another length, and
                 files of deletion vectors that are missing or too short; count the files that
-                vacuum would delete. Files outside of the table's folder are checked if
+                vacuum would delete. Row counts are compared with the log only when a file is read,
+                because they are in its footer. Files outside of the table's folder are checked if
                 ``allow_external`` of `lakelog.open` allows them, and otherwise counted in a
                 warning.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import LakelogWarning, TableNotFoundError
+from lakelog import CorruptionError, LakelogWarning, TableNotFoundError
 from lakelog.cli import main
 from lakelog.health.findings import HealthReport
 from tests.handmade import FIRST_MS, Handmade, add, info, metadata, protocol, remove, vector
@@ -150,7 +151,9 @@ def test_deleted_rows_are_counted_with_the_rows_that_are_stored(tmp_path: Path) 
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     stats = json.dumps({"numRecords": 50})
     made.commit(0, protocol(3, 7, **features), metadata())
-    made.commit(1, add("a", stats=stats), add("b", stats=stats, **vector("v", 10)))
+    made.commit(
+        1, add("a", stats=stats), add("b", stats=stats, **vector("^-aqEH.-t@S}K{vb[*k^", 10))
+    )
     report = examined(made.table)
     measured = report.measures
     assert (measured.vector_files, measured.deleted_rows, measured.stored_rows) == (1, 10, 100)
@@ -284,3 +287,53 @@ def test_every_format_can_be_examined(tmp_path: Path, form: str) -> None:
         table.scheduler.wait()  # type: ignore[union-attr] # None without upkeep
     follow(report, "checkpoint-missing")
     assert kinds(table) == []
+
+
+INLINE = {"storageType": "i", "sizeInBytes": 34, "cardinality": 1}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ({"partitionValues": {"x": "1"}}, "partition value of 'p' is missing"),
+        ({"deletionVector": {**INLINE, "pathOrInlineDv": "not Z85"}}, "is not valid Z85"),
+        ({"deletionVector": {"storageType": "i", "cardinality": 2}}, "differs from the log"),
+        ({"deletionVector": {"storageType": "x"}}, "unknown storage type"),
+        ({"deletionVector": {"storageType": "u", "pathOrInlineDv": "x"}}, "cannot be decoded"),
+        ({"size": -5}, "negative length"),
+    ],
+    ids=["partition value", "not Z85", "cardinality", "storage type", "identifier", "length"],
+)
+@pytest.mark.parametrize("files", [False, True])
+def test_a_record_in_the_log_that_reading_refuses_is_found(
+    tmp_path: Path, damage: dict[str, Any], problem: str, files: bool
+) -> None:
+    table = committed(tmp_path / "t", 0, {"delta.enableDeletionVectors": "true"})
+    table.append(pl.DataFrame({"id": [1, 2, 3], "p": ["a"] * 3}))
+    table.delete("id = 2")
+    commit = tmp_path / "t/_delta_log/00000000000000000002.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    (added,) = (line["add"] for line in lines if "add" in line)
+    vector = {**added["deletionVector"], **damage.get("deletionVector", {})}
+    added |= {**damage, "deletionVector": vector}
+    commit.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    damaged = lakelog.open(tmp_path / "t")
+    with pytest.raises(CorruptionError, match=problem):
+        damaged.to_polars()
+    (found,) = (f for f in examined(damaged, files=files).findings if f.kind == "files-damaged")
+    assert problem in found.problem
+    assert added["path"] in found.problem
+    assert (found.severity, found.remedy) == ("error", None)
+    plan = damaged.repair(check_files=files)
+    (row,) = plan.findings.filter(pl.col("kind") == "files").to_dicts()
+    assert (row["path"], row["action"]) == (added["path"], "refuse")
+    assert problem in row["problem"]
+
+
+def test_an_unknown_length_of_a_file_is_not_damage(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 1)
+    commit = tmp_path / "t/_delta_log/00000000000000000001.json"
+    commit.write_text(re.sub(r'"size":\d+', '"size":0', commit.read_text()))
+    damaged = lakelog.open(table.path)
+    assert damaged.to_polars().height == 1
+    assert examined(damaged, files=True).findings == ()

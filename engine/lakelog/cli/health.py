@@ -36,6 +36,7 @@ def doctor(target: Target, files: bool, output: Output) -> int:
     nothing), 2 for invalid usage, and 3 if the table was not examined: it does not exist, its
     store cannot be reached, or its log cannot be read, which is shown as a finding. Changes
     nothing. Repair and verify check more: every checkpoint, and the existence of the data files.
+    Row counts of data files are compared with the log only when the files are read.
     """
     click.get_current_context().meta[FAILURE_CODE] = NOT_EXAMINED
     table, meter = open_metered(target)

@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 from lakelog.dialects.delta.deletion_vectors import decode_z85, encode_z85, vector_paths
-from lakelog.errors import CorruptionError, NotFoundError
+from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 from lakelog.storage.upload import close_before_commit
@@ -52,6 +52,9 @@ _BITMAP_BYTES = 8_192
 _MOST_INLINE_BYTES = 128
 """Maximum length of a vector in the log, because every reader of the log reads it."""
 
+VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+"""Columns of `lakelog.Snapshot.files` that describe a deletion vector."""
+
 _KEPT_FILES = 8
 _PIECE_BYTES = 16 << 20
 
@@ -74,8 +77,7 @@ class Vector:
         if files["dvStorageType"].null_count() == files.height:
             return [None] * files.height
         vectors: list[Vector | None] = []
-        columns = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
-        rows = files.select("path", *columns).with_columns(vector_paths(files).alias("file"))
+        rows = files.select("path", *VECTOR_COLUMNS).with_columns(vector_paths(files).alias("file"))
         for row in rows.iter_rows(named=True):
             if row["dvStorageType"] is None:
                 vectors.append(None)
@@ -188,6 +190,35 @@ class VectorReader:
         for file in dropped:
             file.close()
         return found
+
+
+def require_decodable(files: pl.DataFrame, version: int | None) -> None:
+    """Refuse an invalid descriptor of a deletion vector, and decode the vectors in the log."""
+    marked = files.filter(pl.col("dvStorageType").is_not_null())
+    try:
+        stored = vector_paths(marked)
+    except InvalidActionError as error:
+        text = str(error.found)
+        is_found = (pl.col("dvStorageType") == text) | pl.col("dvPathOrInline").str.ends_with(text)
+        error.path = next(iter(marked.filter(is_found)["path"].to_list()), None)
+        error.version = version
+        error.hint = "repair the log: without the vector the file's deleted rows are unknown"
+        raise
+    in_log = marked.filter(stored.is_null()).unique(VECTOR_COLUMNS, maintain_order=True)
+    incomplete = pl.any_horizontal(pl.col("dvSizeInBytes", "dvCardinality").is_null())
+    Vector.of(marked.filter(incomplete).head(1))
+    reader = VectorReader(_no_file)
+    for path, vector in zip(in_log["path"], Vector.of(in_log), strict=True):
+        assert vector is not None
+        try:
+            reader.read(vector)
+        except CorruptionError as error:
+            error.path, error.version = path, version
+            raise
+
+
+def _no_file(path: str) -> BinaryIO:
+    raise AssertionError(path)
 
 
 class _Shared:

@@ -33,6 +33,7 @@ from lakelog.arrow_arrays import as_int64, as_mask
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, raise_explained, require_contents
+from lakelog.data.file_records import partition_values, require_lengths
 from lakelog.data.files import ReadPlan
 from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_footers import require_valid_chunks
@@ -40,7 +41,7 @@ from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import contract
 from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
 from lakelog.skipping.statistics import has_bounds, stats_from_struct
-from lakelog.skipping.values import TypedPartitions, typed_partitions
+from lakelog.skipping.values import TypedPartitions
 from lakelog.storage import LogStore
 from lakelog.threads import Pool
 
@@ -185,6 +186,7 @@ class _Reading:
         self._stats = files["stats"]
         self._vectors = VectorReader(sources.open)
         self._values = self._partition_values(files)
+        require_lengths(files, self._plan.version)
         # Some writers record 0 for an unknown size.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
@@ -495,20 +497,12 @@ class _Reading:
         )
 
     def _partition_values(self, files: pl.DataFrame) -> list[pa.Array]:
-        """The values of each partition column, one per file; CorruptionError for an invalid one."""
-        plan = self._plan
-        if not self._partitions:
-            return []
-        typed = typed_partitions(
-            files["partitionValues"], plan.schema, self._partitions, mapping=plan.mapping
-        )
-        columns: list[pa.Array] = []
-        for name, values, known in zip(self._partitions, typed.values, typed.known, strict=True):
-            if not known.all():
-                row = int((~known).arg_true()[0])
-                raise _unknown_value(plan, plan.fields[name], files, row)
-            columns.append(values.to_arrow().cast(self._schema.field(name).type))
-        return columns
+        """The values of each partition column, one per file, as Arrow arrays."""
+        typed = partition_values(files, self._plan, self._partitions)
+        return [
+            values.to_arrow().cast(self._schema.field(name).type)
+            for name, values in zip(self._partitions, typed, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -651,26 +645,6 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Sequence[pa
         return [_uncolumned(sum(batch.num_rows for batch in batches))]
     joined: list[Any] = pa.Table.from_batches(batches, schema).combine_chunks(_POOL).to_batches()
     return joined
-
-
-def _unknown_value(
-    plan: ReadPlan, field: contract.Field, files: pl.DataFrame, row: int
-) -> CorruptionError:
-    values = dict(files["partitionValues"][row] or {})
-    text = values.get(contract.physical_name(field, plan.mapping))
-    path = files["path"][row]
-    type_ = contract.type_text(field.type)
-    return CorruptionError(
-        (
-            f"a file's partition value of {field.name!r} is missing, or does not have the "
-            "column's type"
-        ),
-        path=path,
-        version=plan.version,
-        expected=type_,
-        found="no value" if text is None else repr(text),
-        hint="repair the log: without the value the file's rows cannot be read",
-    )
 
 
 def row_groups(

@@ -58,6 +58,7 @@ _FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length",
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
 
 _UNLISTED = " in the log; the data files were not checked"
+_UNREAD = "; the row counts of data files were not compared with the log"
 
 _FINDINGS_SCHEMA = pl.Schema(
     {
@@ -240,7 +241,7 @@ class HealthReport(Displayed):
                 rows.append(("", each.remedy))
         if not self.problems:
             unlisted = self.measures.unchecked_files is None
-            rows.append(("result", f"nothing needs doing{_UNLISTED if unlisted else ''}"))
+            rows.append(("result", f"nothing needs doing{_UNLISTED if unlisted else _UNREAD}"))
         return rows
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import polars as pl
 
 from lakelog.checkpoint.plan import CheckpointOptions
-from lakelog.data.files import require_single_files
+from lakelog.data.file_records import refused_records
 from lakelog.data.layout import SIZE_PROPERTY, size_of
 from lakelog.dialects.clients import compatibility
 from lakelog.errors import (
     CorruptionError,
+    InvalidActionError,
     InvalidInputError,
     LakelogError,
     NotFoundError,
@@ -96,7 +97,8 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
             "cleanup_blocked": cleanup.why if blocked else None,
         }
         if listed is not None and log.dialect.has_rows:
-            with contextlib.suppress(UnsupportedError):  # of a table that only others write
+            # Of a table that only others write, or with an invalid deletion vector, found above.
+            with contextlib.suppress(UnsupportedError, InvalidActionError):
                 vacuum = Vacuum(log).plan_of([listed])
                 more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
     except InvalidInputError as error:
@@ -184,10 +186,8 @@ def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
 
 
 def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
-    """A data file that is live more than once, so that rows cannot be read."""
-    try:
-        require_single_files(snapshot)
-    except CorruptionError as error:
+    """Live files whose rows cannot be read because of what the log records of them."""
+    for error in refused_records(snapshot):
         yield Damage("files", f"{error.path}: {error.message}", error.hint)
 
 

@@ -11,6 +11,8 @@ kind                problem                                  repaired by
                     without a complete checkpoint, or
                     records other counts than that has
 ``checksum``        it is damaged, or differs from replay    writing it again
+``files``           reading refuses a live file because of   not repaired
+                    what the log records of it
 ``data-missing``    a live file does not exist               removing it from the table, on request
 ``data-length``     a live file has another length than the  not repaired
                     log records
@@ -30,7 +32,7 @@ Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import polars as pl
@@ -42,6 +44,7 @@ from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import (
     CorruptionError,
     ExternalPathError,
+    InvalidActionError,
     LakelogError,
     NotFoundError,
     UnsupportedError,
@@ -289,6 +292,14 @@ def diagnose_checksums(
         )
 
 
+def diagnose_records(refused: Iterable[LakelogError]) -> Iterator[Finding]:
+    """The errors of live files that reading refuses because of what the log records of them."""
+    for error in refused:
+        why = error.hint or _COPY
+        path = error.path or ""
+        yield Finding("files", path, error.version, error.message, REFUSE, why, 1)
+
+
 def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[Finding]:
     """Live files that do not exist or have another length, deletion vectors whose file does not
     exist or is too short for them, and how many files were not checked; ordered by kind.
@@ -301,8 +312,12 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
     columns = ("path", "size", *_VECTOR_COLUMNS)
     files = snapshot.files().select(cs.by_name(columns, require_all=False)).collect()
     live = actions.conform(files, columns)  # IndexTables have no deletion vectors
+    try:
+        files_of_vectors = vector_paths(live)
+    except InvalidActionError:  # `diagnose_records` reports it
+        files_of_vectors = pl.Series([None] * live.height, dtype=pl.String)
     vectors = live.select(
-        vector_paths(live).alias("path"), _VECTOR_END.alias("size"), pl.col("path").alias("of")
+        files_of_vectors.alias("path"), _VECTOR_END.alias("size"), pl.col("path").alias("of")
     ).drop_nulls("path")
     wanted = [
         live.select("path", "size", is_vector=pl.lit(value=False)),
@@ -383,7 +398,9 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
         )
 
     path, size, found = pl.col("path"), pl.col("size"), pl.col("found")
-    agrees = pl.when("is_vector").then(found >= size).otherwise(found == size)
+    # Some writers record 0 for an unknown size, which reading accepts.
+    is_length = (found == size) | (size == 0)
+    agrees = pl.when("is_vector").then(found >= size).otherwise(is_length)
     differs = found.is_null() | ~agrees.fill_null(value=True)
     wanted = wanted.with_columns(folder=path.str.extract(_ABSOLUTE_FOLDER))
     with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:

@@ -7,7 +7,7 @@ before publication, and the pointer is written last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from lakelog.maintenance.diagnose import (
     diagnose_files,
     diagnose_log,
     diagnose_pointer,
+    diagnose_records,
 )
 from lakelog.maintenance.inventory import inventory
 from lakelog.maintenance.quarantine import Quarantine
@@ -56,6 +57,7 @@ _FINDINGS_SCHEMA = pl.Schema(
 
 _OPERATION = "FSCK"
 _LOG_ONLY = " in the log; the data files were not checked"
+_UNREAD = "; the row counts of data files were not compared with the log"
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,12 @@ class RepairPlan(Displayed):
         """Labels and values for display."""
         rows = [("path", self.table)]
         if self.is_clean:
-            log_only = "" if self._repair.is_of_files else _LOG_ONLY
+            scope = _UNREAD if self._repair.is_of_files else _LOG_ONLY
             kept = (
                 self.findings.height > 0
             )  # such as a checkpoint below which the log was cleaned up
             result = "nothing needs repair" if kept else "no problem was found"
-            rows.append(("result", f"{result}{log_only}"))
+            rows.append(("result", f"{result}{scope}"))
         if self.findings.height:
             rows.append(("findings", _counted(self.findings)))
         rows += [
@@ -158,11 +160,13 @@ class RepairPlan(Displayed):
 
 @dataclass(frozen=True)
 class Repair:
-    """Parameters of a repair. `remove` creates the transaction that removes missing files, if
+    """Parameters of a repair. `refused` returns the live files that reading refuses because of what
+    the log records of them. `remove` creates the transaction that removes missing files, if
     `remove_missing`; `files` replaces the listing of the table's folder, if `check_files`.
     """
 
     log: Log
+    refused: Callable[[], Iterable[LakelogError]]
     remove: Callable[[Sequence[str]], int | None]
     check_files: bool = False
     remove_missing: bool = False
@@ -189,7 +193,10 @@ class Repair:
         wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
         found += diagnose_pointer(self.log, listing, lost, wrong)
         found += diagnose_checksums(self.log, listing, wrong)
-        if self.is_of_files and not any(f.kind == "log" for f in found):
+        if any(f.kind == "log" for f in found):
+            return found
+        found += diagnose_records(self.refused())
+        if self.is_of_files:
             listed = listed_files(self.log, self.files)
             found += diagnose_files(self.log, listed, remove=self.remove_missing)
         return found

@@ -1,0 +1,88 @@
+"""What the log records of live files, and reading would refuse: found without opening a file.
+
+Partition values, lengths and deletion vectors in the log are checked here by the rules of reading.
+Row counts are compared when a file is read, because they need its footer.
+
+Source: Delta protocol, Partition Value Serialization; Deletion Vectors; Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+
+from lakelog.data.deletion_vectors import VECTOR_COLUMNS, require_decodable
+from lakelog.data.files import ReadPlan, require_single_files
+from lakelog.errors import CorruptionError, UnsupportedError
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import actions, contract
+from lakelog.skipping.values import typed_partitions
+
+
+def refused_records(snapshot: LogSnapshot) -> Iterator[CorruptionError]:
+    """The first file of each kind of problem in the log for which reading all rows would raise.
+
+    Memory: paths and partition values of the live files, and their deletion vectors.
+    """
+    try:
+        plan = ReadPlan.of(snapshot, ())
+    except UnsupportedError:  # its rows are not read
+        return
+    wanted = ("path", "size", "partitionValues", *VECTOR_COLUMNS)
+    known = snapshot.files().collect_schema().names()
+    found = snapshot.files().select(name for name in wanted if name in known).collect()
+    files = actions.conform(found, wanted)
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: require_single_files(snapshot),
+        lambda: partition_values(files, plan, plan.partition_columns),
+        lambda: require_lengths(files, plan.version),
+        lambda: require_decodable(files, plan.version),
+    )
+    for check in checks:
+        try:
+            check()
+        except CorruptionError as error:
+            yield error
+
+
+def partition_values(files: pl.DataFrame, plan: ReadPlan, names: Sequence[str]) -> list[pl.Series]:
+    """The values of each partition column, one per file; CorruptionError for an invalid one."""
+    typed = typed_partitions(files["partitionValues"], plan.schema, names, mapping=plan.mapping)
+    for name, known in zip(names, typed.known, strict=True):
+        if not known.all():
+            row = int((~known).arg_true()[0])
+            raise _unknown_value(plan, plan.fields[name], files, row)
+    return typed.values.get_columns()
+
+
+def require_lengths(files: pl.DataFrame, version: int | None) -> None:
+    """Refuse a negative length; 0 is an unknown one, as some writers record it."""
+    wrong = files.filter(pl.col("size") < 0)
+    if wrong.height:
+        raise CorruptionError(
+            "the log records a negative length of a data file",
+            path=wrong["path"][0],
+            version=version,
+            expected="size >= 0",
+            found=wrong["size"][0],
+            hint="repair the log: the file may not be the one that was committed",
+        )
+
+
+def _unknown_value(
+    plan: ReadPlan, field: contract.Field, files: pl.DataFrame, row: int
+) -> CorruptionError:
+    values = dict(files["partitionValues"][row] or {})
+    text = values.get(contract.physical_name(field, plan.mapping))
+    return CorruptionError(
+        (
+            f"a file's partition value of {field.name!r} is missing, or does not have the "
+            "column's type"
+        ),
+        path=files["path"][row],
+        version=plan.version,
+        expected=contract.type_text(field.type),
+        found="no value" if text is None else repr(text),
+        hint="repair the log: without the value the file's rows cannot be read",
+    )
