@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import CorruptionError, LakelogWarning, TableNotFoundError
+from lakelog import CorruptionError, LakelogWarning, NotRegularFileError, TableNotFoundError
 from lakelog.cli import main
 from lakelog.health.findings import HealthReport
 from tests.handmade import FIRST_MS, Handmade, add, info, metadata, protocol, remove, vector
@@ -337,3 +338,66 @@ def test_an_unknown_length_of_a_file_is_not_damage(tmp_path: Path) -> None:
     damaged = lakelog.open(table.path)
     assert damaged.to_polars().height == 1
     assert examined(damaged, files=True).findings == ()
+
+
+def test_an_incomplete_checkpoint_is_a_note_until_cleanup_deletes_it(tmp_path: Path) -> None:
+    properties = {"delta.logRetentionDuration": "interval 0 days"}
+    made = Handmade(tmp_path / "t").start(properties=properties)
+    for version in range(1, 6):
+        made.commit(version, info("WRITE"), add(str(version)))
+    name = "00000000000000000003.checkpoint.0000000001.0000000002.parquet"
+    part = made.write(name, b"the other part was not written")
+    made.table.checkpoint(2)
+    report = examined(made.table)
+    (found,) = (f for f in report.findings if f.kind.startswith("checkpoint"))
+    assert (found.severity, found.kind) == ("info", "checkpoint-incomplete")
+    assert "has only 1" in found.problem
+    assert report.problems == ()
+    assert made.table.repair().is_clean
+    made.table.checkpoint(5)
+    later = lakelog.Table(made.context(FIRST_MS + 86_400_000 * 40))
+    later.cleanup(plan=False)
+    assert not part.exists()
+
+
+def dangle(path: Path) -> None:
+    path.symlink_to(path.with_name("nothing"))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(Path.mkdir, "a directory"), (dangle, "a dangling link")]
+)
+def test_something_at_the_name_of_the_next_commit_is_reported(
+    tmp_path: Path, make: Callable[[Path], None], what: str
+) -> None:
+    table = committed(tmp_path / "t", 1)
+    make(tmp_path / "t/_delta_log/00000000000000000002.json")
+    with pytest.raises(NotRegularFileError, match=f"{what} has the name of the next version"):
+        table.append(pl.DataFrame({"id": [2], "p": ["a"]}))
+    (found,) = table.doctor().findings
+    assert (found.severity, found.kind, found.remedy) == ("error", "version-blocked", None)
+    assert f"00000000000000000002.json: {what} has the name of the next commit" in found.problem
+    (row,) = table.repair().findings.to_dicts()
+    assert (row["kind"], row["version"], row["action"]) == ("version", 2, "refuse")
+    assert table.to_polars().height == 1
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, dangle])
+def test_a_pointer_that_is_not_a_file_is_reported_and_not_repaired(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    table = committed(tmp_path / "t", 2)
+    table.checkpoint()
+    pointer = tmp_path / "t/_delta_log/_last_checkpoint"
+    pointer.unlink()
+    make(pointer)
+    (found,) = examined(table).problems
+    assert (found.kind, found.remedy) == ("pointer-damaged", None)
+    assert "has its name; remove it" in found.problem
+    with without_warnings():
+        report = table.repair(plan=False)
+    assert report.repaired.is_empty()
+    assert report.left["kind"].to_list() == ["pointer"]
+    pointer.rmdir() if pointer.is_dir() else pointer.unlink()
+    follow(examined(table), "pointer-damaged")
+    assert kinds(table) == []

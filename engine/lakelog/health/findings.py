@@ -54,6 +54,7 @@ _SKEW_BYTES_LEAST = 1 << 30
 
 
 UNCHECKED = "external-unchecked"
+INCOMPLETE, BLOCKED = "checkpoint-incomplete", "version-blocked"
 _FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length", UNCHECKED)
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
 
@@ -264,6 +265,11 @@ def _damage(facts: TableFacts) -> Iterator[Finding]:
             listing = facts.command("repair", "--check-files", *allowed)
             severity, remedy = (WARNING, None) if is_unchecked else (ERROR, listing)
             yield Finding(severity, kind, text, remedy, num_files, paths)
+        elif kind == INCOMPLETE:
+            more = "readers use other files, and cleanup deletes it when its version expires"
+            yield Finding(INFO, kind, f"{text}; {more}")
+        elif kind == BLOCKED:
+            yield Finding(ERROR, kind, text)
         else:
             severity = ERROR if kind in {"log", "checkpoint", "property", "files"} else WARNING
             command = facts.command("repair", "--apply") if why is None else None

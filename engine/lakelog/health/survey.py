@@ -27,6 +27,8 @@ from lakelog.errors import (
     UnsupportedError,
 )
 from lakelog.health.findings import (
+    BLOCKED,
+    INCOMPLETE,
     UNCHECKED,
     Damage,
     HealthReport,
@@ -38,7 +40,12 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.cleanup import Request, plan_cleanup
-from lakelog.maintenance.diagnose import REFUSE, diagnose_files, diagnose_pointer
+from lakelog.maintenance.diagnose import (
+    REFUSE,
+    diagnose_files,
+    diagnose_next_version,
+    diagnose_pointer,
+)
 from lakelog.maintenance.vacuum import Vacuum, listed_files
 from lakelog.redaction import redact
 
@@ -73,9 +80,10 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
     metadata, provenance = snapshot.metadata, snapshot.provenance
     pointer = os.path.basename(log.dialect.pointer_path)
     avoided = [text for text in provenance.warnings if pointer not in text]
-    damage = [Damage("checkpoint", text) for text in avoided]
-    damage += _of_pointer(log, is_damaged=bool(avoided))
-    damage += [*_of_checksum(snapshot), *_of_files(snapshot)]
+    incomplete = set(log.list_all().notes)
+    damage = [Damage(INCOMPLETE if text in incomplete else "checkpoint", text) for text in avoided]
+    damage += _of_pointer(log, is_damaged=any(each.kind == "checkpoint" for each in damage))
+    damage += [*_of_next_version(log, snapshot), *_of_checksum(snapshot), *_of_files(snapshot)]
     options = CheckpointOptions()
     more: dict[str, Any] = {}
     listed: pl.DataFrame | None = None
@@ -183,6 +191,12 @@ def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
         }
         return found | {"largest_partition": partition_label(sizes.row(0, named=True))}
     return found
+
+
+def _of_next_version(log: Log, snapshot: LogSnapshot) -> Iterator[Damage]:
+    """Something other than a file at the name of the next commit."""
+    for found in diagnose_next_version(log, snapshot.version):
+        yield Damage(BLOCKED, f"{found.path}: {found.problem}", found.why)
 
 
 def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:

@@ -5,6 +5,8 @@ kind                problem                                  repaired by
 ==================  =======================================  ======================================
 ``log``             the latest version cannot be read        not repaired: the finding names the
                                                              file to restore
+``version``         a directory or a dangling link has the   not repaired
+                    name of the next commit
 ``checkpoint``      it cannot be read, or differs from       writing it again from replay, if the
                     replay                                   older files are valid
 ``pointer``         it is damaged, behind, names a version   naming the newest valid checkpoint
@@ -47,6 +49,7 @@ from lakelog.errors import (
     InvalidActionError,
     LakelogError,
     NotFoundError,
+    NotRegularFileError,
     UnsupportedError,
 )
 from lakelog.log.context import Log
@@ -126,6 +129,17 @@ def diagnose_log(log: Log) -> Iterator[Finding]:
         yield Finding("log", path, error.version, error.message, REFUSE, why)
 
 
+def diagnose_next_version(log: Log, version: int) -> Iterator[Finding]:
+    """Check that the name of the commit after `version` is free, or is that of a commit."""
+    path = log.dialect.commit_path(version + 1)
+    try:
+        log.store.read(path)
+    except NotFoundError as error:
+        if error.found is not None:
+            problem = f"{error.found} has the name of the next commit, so nothing can be written"
+            yield Finding("version", path, version + 1, problem, REFUSE, "remove it")
+
+
 def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
     """Verify every complete checkpoint, newest first."""
     count = len(listing.checkpoints)
@@ -186,10 +200,15 @@ def diagnose_pointer(
     readable = [c for c in listing.checkpoints if c not in invalid]
     valid = [c for c in readable if c not in wrong]
     newest = next((c for c in reversed(readable) if _may_be_named(log, c)), None)
+    content: bytes | None = None
     try:
-        content: bytes | None = log.store.read(path)
-    except NotFoundError:
-        content = None
+        content = log.store.read(path)
+    except (NotFoundError, NotRegularFileError) as error:
+        if error.found is not None:
+            problem = f"{error.found} has its name"
+            why = "remove it; writers cannot name a checkpoint until then"
+            yield Finding("pointer", path, None, problem, REFUSE, why)
+            return
     pointed = None if content is None else log.dialect.pointed_version(content)
     versions = {c.version for c in readable}
     if content is None:

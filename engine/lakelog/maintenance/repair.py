@@ -21,6 +21,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.display import Displayed
 from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
 from lakelog.log.context import Log
+from lakelog.log.segment import latest_version
 from lakelog.maintenance.diagnose import (
     CHECK,
     DELETE,
@@ -33,6 +34,7 @@ from lakelog.maintenance.diagnose import (
     diagnose_checksums,
     diagnose_files,
     diagnose_log,
+    diagnose_next_version,
     diagnose_pointer,
     diagnose_records,
 )
@@ -187,6 +189,7 @@ class Repair:
         notify = self.progress or (lambda _step, _done, _total: None)
         found = list(diagnose_log(self.log))
         listing = self.log.list_all()
+        found += diagnose_next_version(self.log, latest_version(listing, self.log.table))
         checkpoints = list(diagnose_checkpoints(self.log, listing, notify))
         lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
         found += checkpoints

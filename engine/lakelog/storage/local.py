@@ -344,7 +344,11 @@ def _not_regular(mode: int, path: str) -> NotRegularFileError:
 
 def _not_found(path: str, cause: OSError) -> NotFoundError:
     if isinstance(cause, IsADirectoryError):
-        return NotFoundError("a directory has the name of the file", path=path, found="a directory")
+        found: str | None = "a directory"
+    else:
+        found = "a dangling link" if cause.filename and os.path.islink(cause.filename) else None
+    if found is not None:
+        return NotFoundError(f"{found} has the name of the file", path=path, found=found)
     return NotFoundError("the file was not found", path=path)
 
 

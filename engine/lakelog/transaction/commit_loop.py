@@ -32,6 +32,7 @@ from lakelog.errors import (
     LakelogError,
     MalformedLogError,
     NotFoundError,
+    NotRegularFileError,
     OutcomeUnknownError,
     TableExistsError,
     TooManyConflictsError,
@@ -257,6 +258,7 @@ class CommitLoop:
     def _put(self, path: str, data: bytes) -> bool:
         """Repeat the put until the writer of the version is known: True if it is this one."""
         doubt: LakelogError | None = None
+        obstacle: object = None
         for attempt in range(_OUTCOME_READS):
             if attempt:
                 self._wait(attempt, _LEAST_DELAY_S)
@@ -269,11 +271,23 @@ class CommitLoop:
                 if doubt is not None:
                     raise self._unknown(path, "and then the store failed") from cause
                 raise
-            found = self._read_back(path, doubt)
-            if found is not None:
+            try:
+                found = self._read_back(path, doubt)
+            except NotFoundError as error:
+                obstacle = error.found
+            else:
                 return self._is_ours(path, found, data)
             # The file is missing, and a request may still be in progress: putting the same bytes is
             # safe.
+        if doubt is None and obstacle is not None:
+            raise NotRegularFileError(
+                f"{obstacle} has the name of the next version, and nothing was written",
+                path=path,
+                version=self._version,
+                expected="no file",
+                found=obstacle,
+                hint="remove it",
+            )
         if doubt is None:
             raise UnavailableError(
                 "the store reports both that the version exists and that it was not found",
@@ -284,16 +298,14 @@ class CommitLoop:
         what = f"and {_OUTCOME_READS - 1} more requests did not determine it"
         raise self._unknown(path, what) from doubt
 
-    def _read_back(self, path: str, doubt: LakelogError | None) -> bytes | None:
-        """The version's bytes; None if it does not exist."""
+    def _read_back(self, path: str, doubt: LakelogError | None) -> bytes:
+        """The version's bytes; NotFoundError if it does not exist."""
         failure: LakelogError | None = None
         for attempt in range(_OUTCOME_READS):
             if attempt:
                 self._wait(attempt, _LEAST_DELAY_S)
             try:
                 return self._store.read(path)
-            except NotFoundError:
-                return None
             except UnavailableError as cause:
                 failure = cause
         assert failure is not None
