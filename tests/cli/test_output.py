@@ -39,7 +39,8 @@ def words_of(command: str, table: str) -> list[str]:
 def frame_of(raw: bytes, form: str) -> pl.DataFrame:
     if form == "parquet":
         return pl.read_parquet(io.BytesIO(raw))
-    return pl.DataFrame(pa.ipc.open_stream(raw).read_all())
+    opened = pa.ipc.open_file if raw.startswith(b"ARROW1") else pa.ipc.open_stream
+    return pl.DataFrame(opened(raw).read_all())
 
 
 def rows_of(raw: bytes, form: str) -> list[dict[str, Any]]:
@@ -152,6 +153,20 @@ def test_file_suffix_selects_the_format(
     assert len(rows_of(target.read_bytes(), form)) == engine.open(table).snapshot().num_files()
 
 
+@pytest.mark.parametrize("options", [(), ("--output", "arrow")])
+def test_a_file_named_arrow_has_the_file_format_and_others_the_stream(
+    lakelog: Any, table: str, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    for command in ("files", "rows"):
+        file, stream = tmp_path / "f.arrow", tmp_path / "f.arrows"
+        for target in (file, stream):
+            assert lakelog(command, table, "--to", target, *options).code == 0
+        assert_frame_equal(pl.read_ipc(file), pl.read_ipc_stream(stream))
+        assert pl.read_ipc(file).height > 0
+    assert lakelog("files", table, "--to", tmp_path / "f", "--output", "arrow").code == 0
+    assert pl.read_ipc_stream(tmp_path / "f").height > 0
+
+
 def test_columns_option_selects_and_orders_columns(lakelog: Any, table: str) -> None:
     outcome = lakelog("files", table, "-o", "csv", "--columns", "size, path", "--limit", 2)
     assert outcome.text.splitlines()[0] == "size,path"
@@ -171,7 +186,7 @@ def test_column_with_a_comma_is_selected_in_double_quotes(lakelog: Any, tmp_path
 
 
 def test_suffix_of_another_format_is_refused(lakelog: Any, table: str, tmp_path: Path) -> None:
-    for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet")):
+    for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet"), ("arrows", "arrow")):
         assert lakelog("files", table, "--to", tmp_path / f"f.{suffix}").code == 0
         assert len(rows_of((tmp_path / f"f.{suffix}").read_bytes(), form)) > 0
     for name in ("f.xlsx", "f.json.gz"):

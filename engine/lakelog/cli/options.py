@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from lakelog.table import Table
 
 FORMATS = ("table", "json", "ndjson", "csv", "parquet", "arrow")
-_ALIASES = {"jsonl": "ndjson", "pq": "parquet"}
+_ALIASES = {"jsonl": "ndjson", "pq": "parquet", "arrows": "arrow"}
+ARROW_FILE = "arrow file"
+"""The format of a file named ``.arrow``; ``arrow`` is a stream, in any other file or a pipe."""
+
 _OTHER_FORMATS = frozenset(
     "7z avro bz2 feather gz html ipc lz4 orc tsv xls xlsx xz zip zst".split()
 )
@@ -340,8 +343,8 @@ def rows(command: _F) -> _F:
 
 def _as_output(form: str | None, to: str | None, limit: int | None, columns: str) -> Output:
     """The options of `rows` as one value; binary output to a terminal is refused."""
+    suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
     if form is None:
-        suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
         form = _ALIASES.get(suffix, suffix)
         if form in _OTHER_FORMATS:
             raise click.UsageError(f"no format for .{suffix}: pass --output {'|'.join(FORMATS)}")
@@ -351,6 +354,8 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
             f"{form} is binary and would garble the terminal",
             hint=f"add --to FILE, or pipe the output: ... --output {form} > FILE",
         )
+    if (form, suffix) == ("arrow", "arrow"):
+        form = ARROW_FILE
     return Output(form, to, limit, names_of(columns))
 
 

@@ -24,6 +24,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from lakelog.cli.options import ARROW_FILE
 from lakelog.cli.text import colour_wanted, plain, time_text
 from lakelog.display import size_text
 from lakelog.model import contract
@@ -443,6 +444,13 @@ def _write_arrow(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
     _write_arrow_tables(frames, lambda schema: pa.ipc.new_stream(sink, schema))
 
 
+def _write_arrow_file(frames: Iterable[pl.DataFrame], sink: IO[bytes]) -> None:
+    """An Arrow IPC file, with the types of `_write_arrow`."""
+    import pyarrow as pa
+
+    _write_arrow_tables(frames, lambda schema: pa.ipc.new_file(sink, schema))
+
+
 def _write_arrow_tables(frames: Iterable[pl.DataFrame], begin: Callable[[pa.Schema], Any]) -> None:
     tables = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()) for frame in frames)
     first = next(tables)
@@ -457,4 +465,5 @@ WRITERS: dict[str, Callable[[Iterable[pl.DataFrame], IO[bytes]], None]] = {
     "csv": _write_csv,
     "parquet": _write_parquet,
     "arrow": _write_arrow,
+    ARROW_FILE: _write_arrow_file,
 }
