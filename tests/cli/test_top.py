@@ -95,3 +95,18 @@ def test_interrupt_exits_with_0(
     monkeypatch.setattr("lakelog.cli.top.sleep", interrupted)
     assert lakelog("top", tmp_path / "t").code == 0
     assert threading.active_count() < 50
+
+
+def test_commits_are_shown_above_one_that_cannot_be_read(tmp_path: Path, lakelog: Any) -> None:
+    table = new_table(tmp_path / "t")
+    for number in range(4):
+        table.append(pl.DataFrame({"id": [number]}))
+    table.checkpoint()
+    table.append(pl.DataFrame({"id": [9]}))
+    commits = [tmp_path / f"t/_delta_log/{version:020d}.json" for version in (1, 3)]
+    for commit in commits:
+        commit.write_bytes(commit.read_bytes()[:50])
+    outcome = lakelog("top", tmp_path / "t", "--count", 1)
+    assert outcome.code == 0
+    assert [line.split()[0] for line in outcome.text.splitlines()[1:]] == ["4", "5", "6"]
+    assert f"commits are shown above version 3: _delta_log/{commits[1].name}" in outcome.errors

@@ -12,7 +12,13 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import InvalidInputError, MissingDependencyError, Table, UnavailableError
+from lakelog import (
+    InvalidInputError,
+    LakelogWarning,
+    MissingDependencyError,
+    Table,
+    UnavailableError,
+)
 from lakelog.demo import make_table
 from lakelog.storage.local import LocalStore
 from lakelog.testing import InjectingStore
@@ -262,3 +268,20 @@ def test_partitions_of_one_column_are_bars_of_the_largest(tmp_path: Path) -> Non
 def test_image_in_the_docs_is_small() -> None:
     image = Path(__file__).resolve().parents[2] / "docs/images/report.png"
     assert image.stat().st_size < 200_000
+
+
+def test_history_of_the_page_begins_above_a_commit_that_cannot_be_read(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start()
+    for version in range(1, 7):
+        made.commit(version, info("WRITE"), add(str(version)))
+    made.table.checkpoint(4)
+    for version in (1, 2):
+        commit = made.log / f"{version:020d}.json"
+        commit.write_bytes(commit.read_bytes()[:50])
+    page = tmp_path / "report.html"
+    with pytest.warns(LakelogWarning, match="the history begins above version 2: "):
+        made.table.report(page)
+    texts = parsed(page).texts
+    (line,) = (text for text in texts if text.startswith("The history begins above version 2: "))
+    assert f"{2:020d}.json" in line
+    assert texts[texts.index("commits in the log") - 1] == "4"

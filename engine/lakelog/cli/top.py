@@ -8,6 +8,7 @@ writers were faster.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import sleep
@@ -18,7 +19,7 @@ import click
 from lakelog.cli import options
 from lakelog.cli.options import Target, examples
 from lakelog.cli.text import count, plain, seconds_text, time_text
-from lakelog.errors import UnavailableError
+from lakelog.errors import CorruptionError, LakelogWarning, UnavailableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -139,13 +140,29 @@ def _readings(
 
 
 def _commits(table: Table, window_ms: int, version: int) -> pl.DataFrame:
-    """The commits up to a version within the window, newest first; at least the latest one."""
+    """The commits up to a version within the window, newest first; at least the latest one. They
+    begin above a commit that cannot be read.
+    """
     import polars as pl
+
+    from lakelog.log.history import damaged_commit
 
     start_ms = table.log.clock() - window_ms
     limit = _FIRST_COMMITS
+    above = -1
     while True:
-        history = table.history(limit)
+        try:
+            history = table.history(limit)
+        except CorruptionError as error:
+            damaged = damaged_commit(table.log, error)
+            if damaged is None or not above < damaged < version:
+                raise
+            note = f"commits are shown above version {damaged:,}: {error.path}: {error.message}"
+            warnings.warn(note, LakelogWarning, stacklevel=2)
+            above, limit = damaged, version - damaged
+            continue
+        if above >= 0:
+            break
         times = history["timestamp"].dt.epoch("ms")
         if history.height < limit or (times < start_ms).any():
             break

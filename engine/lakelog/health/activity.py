@@ -8,17 +8,25 @@ of files are too low by one.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import polars as pl
 
 from lakelog.dialects.log_content import CommitInfo, LogListing
-from lakelog.errors import LakelogError
+from lakelog.errors import CorruptionError, LakelogError, LakelogWarning
 from lakelog.log.context import Log
-from lakelog.log.history import by_size, decoded_commits, history_of, with_stable_listing
+from lakelog.log.history import (
+    by_size,
+    damaged_commit,
+    decoded_commits,
+    history_of,
+    with_stable_listing,
+)
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata
@@ -66,10 +74,12 @@ class Activity:
             table after the commit.
         schemas: One row per commit that wrote metadata: ``version``, ``timestamp``, ``userName``,
             ``operation``, ``changes`` (String).
+        omitted: Why the activity begins above a commit that cannot be read; None if all were read.
     """
 
     commits: pl.DataFrame
     schemas: pl.DataFrame
+    omitted: str | None = None
 
     @property
     def rewrite_amplification(self) -> float | None:
@@ -82,13 +92,28 @@ class Activity:
 def read_activity(log: Log, snapshot: LogSnapshot) -> Activity:
     """The activity up to a snapshot's version; commits that the snapshot has decoded are not
     decoded again. Memory: about 100 bytes per file action of the commits in the log, and their
-    paths.
+    paths. If commits below the snapshot's checkpoint cannot be read, the activity begins above
+    them, with a `LakelogWarning`.
     """
-    return with_stable_listing(log, lambda listing: _activity(log, listing, snapshot))
+    above, omitted = -1, None
+    while True:
+        try:
+            found = with_stable_listing(log, partial(_activity, log, snapshot, above))
+        except CorruptionError as error:
+            version = damaged_commit(log, error)
+            if version is None or not above < version < snapshot.version:
+                raise
+            above = version
+            omitted = f"the history begins above version {above:,}: {error.path}: {error.message}"
+        else:
+            if omitted is not None:
+                warnings.warn(omitted, LakelogWarning, stacklevel=2)
+            return replace(found, omitted=omitted)
 
 
-def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
-    listed = [commit for commit in listing.commits if commit.version <= snapshot.version]
+def _activity(log: Log, snapshot: LogSnapshot, above: int, listing: LogListing) -> Activity:
+    """The activity from the commit after `above` on."""
+    listed = [commit for commit in listing.commits if above < commit.version <= snapshot.version]
     wanted = pl.col("actionType").is_in([*_FILES, "metaData"])
     parts: list[pl.DataFrame] = []
     infos: list[CommitInfo] = []
@@ -102,7 +127,9 @@ def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
         infos += decoded.commit_infos
     rows = pl.concat(parts) if parts else actions.empty(_READ)
     commits = history_of(log, listing, infos)
-    commits = commits.filter(pl.col("version") <= snapshot.version).sort("version")
+    commits = commits.filter(
+        pl.col("version").is_between(above, snapshot.version, closed="right")
+    ).sort("version")
     begins = bool(listed) and listed[0].version == 0
     changed = _per_commit(rows.filter(pl.col("actionType").is_in(_FILES)), begins=begins)
     total = snapshot.num_files(), snapshot.total_size()

@@ -16,6 +16,7 @@ from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.errors import (
+    CorruptionError,
     InvalidInputError,
     LakelogWarning,
     VersionNotFoundError,
@@ -73,6 +74,11 @@ def with_stable_listing(log: Log, read: Callable[[LogListing], _T]) -> _T:
         return not listed <= {commit.path for commit in log.list_all().commits}
 
     return list_again(attempt, is_outdated)
+
+
+def damaged_commit(log: Log, error: CorruptionError) -> int | None:
+    """The version of the commit in the log that an error is about; None for another file."""
+    return next((c.version for c in log.list_all().commits if c.path == error.path), None)
 
 
 def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:

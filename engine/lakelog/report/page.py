@@ -101,6 +101,7 @@ def render(log: Log, snapshot: LogSnapshot, health: HealthReport, sizes: pl.Data
         _header(log, snapshot),
         _tiles(activity, health),
         _health(health),
+        _omitted(activity),
         '<div class="grid">',
         *_figures(page, log, snapshot, activity, sizes),
         _deletions(activity),
@@ -212,6 +213,12 @@ def _tiles(activity: Activity, health: HealthReport) -> str:
         tiles.append((f"{amplification:.2f}", "bytes written per byte of new data"))
     cells = (f"<div class='tile'><b>{_text(v)}</b><span>{k}</span></div>" for v, k in tiles)
     return f"<div class='tiles'>{''.join(cells)}</div>"
+
+
+def _omitted(activity: Activity) -> str:
+    """A line if the history does not begin with the oldest commit in the log."""
+    text = activity.omitted
+    return "" if text is None else f"<p class='note'>{_text(text[:1].upper() + text[1:])}</p>"
 
 
 def _health(health: HealthReport) -> str:
