@@ -1562,8 +1562,8 @@ class Table:
             TableNotFoundError: The log holds no commit and no checkpoint.
             UnavailableError: The store failed.
 
-        Memory: about 40 bytes per live file and tombstone; with `files`, also the paths of the
-        live files and of the listing.
+        Memory: about 40 bytes per live file and tombstone, partition values, and deletion vectors
+        in the log; with `files`, also the paths of the live files and of the listing.
         """
         from lakelog.health.survey import examine
 

@@ -19,20 +19,29 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.skipping.values import typed_partitions
 
+_COLUMNS = ("path", "size", "partitionValues", *VECTOR_COLUMNS)
+
 
 def refused_records(snapshot: LogSnapshot) -> Iterator[CorruptionError]:
     """The first file of each kind of problem in the log for which reading all rows would raise.
 
-    Memory: paths and partition values of the live files, and their deletion vectors.
+    Memory: size, partition values and deletion vector of each live file; paths if there is one.
     """
     try:
         plan = ReadPlan.of(snapshot, ())
     except UnsupportedError:  # its rows are not read
         return
-    wanted = ("path", "size", "partitionValues", *VECTOR_COLUMNS)
+    checked = ["size", *VECTOR_COLUMNS, *(["partitionValues"] if plan.partition_columns else ())]
+    if any(_errors(snapshot, plan, checked)):
+        yield from _errors(snapshot, plan, ["path", *checked])
+
+
+def _errors(
+    snapshot: LogSnapshot, plan: ReadPlan, columns: Sequence[str]
+) -> Iterator[CorruptionError]:
     known = snapshot.files().collect_schema().names()
-    found = snapshot.files().select(name for name in wanted if name in known).collect()
-    files = actions.conform(found, wanted)
+    found = snapshot.files().select(name for name in columns if name in known).collect()
+    files = actions.conform(found, _COLUMNS)
     checks: tuple[Callable[[], object], ...] = (
         lambda: require_single_files(snapshot),
         lambda: partition_values(files, plan, plan.partition_columns),
