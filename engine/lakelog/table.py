@@ -1541,7 +1541,7 @@ class Table:
         """What should be done for the table, with the command that does it; changes nothing.
 
         Finds damage that readers meet (the latest version, the pointer, the latest checksum, and
-        what the log records of live files: partition values, negative lengths, deletion vectors),
+        what the log records of live files: partition values, deletion vectors),
         checkpoints that are missing or overdue, small files, tombstones, rows that deletion vectors
         hide, log files that cleanup would delete, and partition skew. `repair` verifies every
         checkpoint, which takes longer.

@@ -1,6 +1,6 @@
 """What the log records of live files, and reading would refuse: found without opening a file.
 
-Partition values, lengths and deletion vectors in the log are checked here by the rules of reading.
+Partition values and deletion vectors in the log are checked here by the rules of reading.
 Row counts are compared when a file is read, because they need its footer.
 
 Source: Delta protocol, Partition Value Serialization; Deletion Vectors; Add File and Remove File.
@@ -45,7 +45,6 @@ def _errors(
     checks: tuple[Callable[[], object], ...] = (
         lambda: require_single_files(snapshot),
         lambda: partition_values(files, plan, plan.partition_columns),
-        lambda: require_lengths(files, plan.version),
         lambda: require_decodable(files, plan.version),
     )
     for check in checks:
@@ -63,20 +62,6 @@ def partition_values(files: pl.DataFrame, plan: ReadPlan, names: Sequence[str]) 
             row = int((~known).arg_true()[0])
             raise _unknown_value(plan, plan.fields[name], files, row)
     return typed.values.get_columns()
-
-
-def require_lengths(files: pl.DataFrame, version: int | None) -> None:
-    """Refuse a negative length; 0 is an unknown one, as some writers record it."""
-    wrong = files.filter(pl.col("size") < 0)
-    if wrong.height:
-        raise CorruptionError(
-            "the log records a negative length of a data file",
-            path=wrong["path"][0],
-            version=version,
-            expected="size >= 0",
-            found=wrong["size"][0],
-            hint="repair the log: the file may not be the one that was committed",
-        )
 
 
 def _unknown_value(

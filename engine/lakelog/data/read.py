@@ -33,7 +33,7 @@ from lakelog.arrow_arrays import as_int64, as_mask
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, raise_explained, require_contents
-from lakelog.data.file_records import partition_values, require_lengths
+from lakelog.data.file_records import partition_values
 from lakelog.data.files import ReadPlan
 from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_footers import require_valid_chunks
@@ -186,8 +186,7 @@ class _Reading:
         self._stats = files["stats"]
         self._vectors = VectorReader(sources.open)
         self._values = self._partition_values(files)
-        require_lengths(files, self._plan.version)
-        # Some writers record 0 for an unknown size.
+        # Some writers record 0 or -1 for an unknown size.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
             _File(index, path, size, vector, only_, ids)

@@ -417,8 +417,8 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
         )
 
     path, size, found = pl.col("path"), pl.col("size"), pl.col("found")
-    # Some writers record 0 for an unknown size, which reading accepts.
-    is_length = (found == size) | (size == 0)
+    # Some writers record 0 or -1 for an unknown size, which reading accepts.
+    is_length = (found == size) | (size <= 0)
     agrees = pl.when("is_vector").then(found >= size).otherwise(is_length)
     differs = found.is_null() | ~agrees.fill_null(value=True)
     wanted = wanted.with_columns(folder=path.str.extract(_ABSOLUTE_FOLDER))
