@@ -1359,9 +1359,14 @@ class Table:
         found = plan_cleanup(self._log, request)
         return found if plan else found.apply(progress)
 
-    def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
-        """Move the files of a quarantine back. Existing files are never replaced, and no
+    def undo_cleanup(self, quarantine: str, *, replace: bool = False) -> pl.DataFrame:
+        """Move the files of a quarantine back. Existing files are not replaced, and no
         intermediate state shows an incomplete log. Can be continued after an interruption.
+
+        Args:
+            quarantine: Its id.
+            replace: Whether files that a repair wrote in the place of the moved ones are replaced.
+                A file that was changed after the repair is kept.
 
         Returns:
             One row per file: ``path``, ``kind``, ``size_bytes`` (Int64) and ``outcome``: ``back``
@@ -1375,7 +1380,7 @@ class Table:
         """
         from lakelog.maintenance.quarantine import undo
 
-        return undo(self._log, quarantine)
+        return undo(self._log, quarantine, replace=replace)
 
     def quarantines(self) -> pl.DataFrame:
         """The quarantines that contain files, oldest first.

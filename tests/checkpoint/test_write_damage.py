@@ -274,7 +274,12 @@ def test_wrong_checkpoint_is_published_without_verification(
     report = write_checkpoint(log, verify=False)
     assert not report.verified
     monkeypatch.undo()
-    # The next checkpoint detects and replaces it.
+    # The next checkpoint detects it. The pointer agrees with it, so a person has to decide.
+    with pytest.raises(CheckpointValidationError, match="18 add where replay gives 19") as raised:
+        write_checkpoint(log)
+    assert "the checkpoint or commits" in (raised.value.hint or "")
+    for path in report.paths:
+        (root / path).unlink()
     again = write_checkpoint(log)
     assert again.verified
     assert not again.reused

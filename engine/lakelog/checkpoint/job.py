@@ -246,6 +246,8 @@ class _Attempt:
             report = verify_one(self.log, checkpoint, self.memory_limit)
             if report.verdict in {"proved", "unprovable"}:
                 return _kept_report(self.log, report)
+            if report.doubt is not None:
+                report.raise_for_verdict()
         # Without the missing commits, the state depends on a broken checkpoint, and reading it
         # raises.
         self.state = independent_state(self.log, plan.version) or self.state

@@ -37,6 +37,7 @@ from lakelog.checkpoint.compare import (
     no_differences,
     with_protocol,
 )
+from lakelog.checkpoint.evidence import contradiction, is_refuted
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, LogListing
@@ -63,6 +64,10 @@ _STATISTICS = ("stats", STRUCT_STATISTICS)
 _TOMBSTONE = ("path", "dvStorageType", "dvPathOrInline", "dvOffset", "deletionTimestamp")
 _ORIGIN = frozenset(("version", "position", "timestamp"))
 _MOST_DIFFERENCES = 100
+_UNDECIDED = (
+    "may be damaged; restore the damaged file from a copy, or, if the commits are right, move the "
+    "checkpoint out of the log folder"
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,9 @@ class VerifyReport(Displayed):
         replayed: Paths of the files that were replayed; empty without a replay.
         expected: Digest of the replayed state.
         found: Digest of the checkpoint's content.
+        is_refuted: Whether a record of the version proves that the checkpoint is wrong. If not, a
+            ``wrong`` checkpoint or one of the commits is damaged, and nothing decides which.
+        doubt: Why a ``wrong`` checkpoint is not refuted: the commits that may be damaged instead.
         differences: The first 100 file actions on one side only: ``side`` (``missing``: not in the
             checkpoint; ``unexpected``: only in the checkpoint), ``actionType``, ``path``, ``dvId``.
         error: The error of reading it, if ``broken``.
@@ -92,6 +100,8 @@ class VerifyReport(Displayed):
     replayed: tuple[str, ...] = field(default=(), repr=False)
     expected: Digest = field(default_factory=Digest, repr=False)
     found: Digest = field(default_factory=Digest, repr=False)
+    is_refuted: bool = False
+    doubt: str | None = None
     differences: pl.DataFrame = field(default_factory=no_differences, repr=False, compare=False)
     error: LakelogError | None = field(default=None, repr=False, compare=False)
     seconds: float = 0.0
@@ -136,7 +146,7 @@ class VerifyReport(Displayed):
                 version=self.version,
                 expected=_counts(self.expected),
                 found=_counts(self.found),
-                hint="repair the table" if self.verdict == "wrong" else None,
+                hint=self.doubt or ("repair the table" if self.verdict == "wrong" else None),
             )
 
     @property
@@ -152,6 +162,8 @@ class VerifyReport(Displayed):
             facts.append(("replay gives", _counts(self.expected)))
         if self.reason is not None:
             facts.append(("reason", self.reason))
+        if self.doubt is not None:
+            facts.append(("undecided", self.doubt))
         facts += [
             (row["side"], f"{row['actionType']} {row['path']}")
             for row in self.differences.head(5).iter_rows(named=True)
@@ -210,8 +222,13 @@ def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
     return there[-1]
 
 
-def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None) -> VerifyReport:
-    """Verify one listed checkpoint; errors as `verify_checkpoint`."""
+def verify_one(
+    log: Log,
+    checkpoint: Checkpoint,
+    memory_limit: int | None = None,
+    excluded: Collection[Checkpoint] = (),
+) -> VerifyReport:
+    """Verify one listed checkpoint, without using the `excluded`; errors as `verify_checkpoint`."""
     begin = time.perf_counter()
     # The verification is a replay, and shows which files differ; recorded counts are not needed.
     checkpoint = checkpoint.without_records()
@@ -220,7 +237,7 @@ def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None
         # back since.
         file = log.store.stat(checkpoint.paths[0])
         now_ms = max(log.clock(), file.modified_ms if file is not None else 0)
-        report = _Proof(log, checkpoint, memory_limit, now_ms).run()
+        report = _Proof(log, checkpoint, memory_limit, now_ms, tuple(excluded)).run()
         span.set(verdict=report.verdict)
     report = replace(report, seconds=time.perf_counter() - begin)
     telemetry.event(
@@ -235,12 +252,18 @@ def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None
     return report
 
 
-def independent_state(log: Log, version: int) -> State | None:
-    """The state of a version from older files than its checkpoints; None if commits are missing."""
+def independent_state(
+    log: Log, version: int, excluded: Collection[Checkpoint] = (), *, at: int | None = None
+) -> State | None:
+    """The state of a version, or of the earlier version `at`, from older files than its
+    checkpoints, without the `excluded`; None if commits are missing.
+    """
     listing = log.list_all()
-    barred = tuple(c for c in listing.checkpoints if c.version >= version)
+    barred = tuple(c for c in listing.checkpoints if c.version >= version or c in excluded)
     try:
-        segment = choose_segment(listing, version, table=log.table, excluded=barred)
+        segment = choose_segment(
+            listing, version if at is None else at, table=log.table, excluded=barred
+        )
     except (VersionNotFoundError, LogGapError, TableNotFoundError):
         return None
     return State.of(log, segment, listing.notes, barred)
@@ -265,6 +288,7 @@ class _Proof:
     checkpoint: Checkpoint
     memory_limit: int | None
     now_ms: int
+    excluded: tuple[Checkpoint, ...] = ()
 
     def run(self) -> VerifyReport:
         report = VerifyReport(self.checkpoint, "broken")
@@ -275,8 +299,10 @@ class _Proof:
             report = replace(report, files=self._files_of(own), found=found.whole)
         except (CorruptionError, NotFoundError) as error:
             return replace(report, reason=error.message, error=error)
-        other = independent_state(self.log, self.checkpoint.version)
+        other = independent_state(self.log, self.checkpoint.version, self.excluded)
         if other is None:
+            if (lost := self._lost_files(own)) is not None:
+                return replace(report, verdict="wrong", reason=lost[0], doubt=lost[1])
             return replace(
                 report,
                 verdict="unprovable",
@@ -333,7 +359,7 @@ class _Proof:
             own[0].table_configuration, other[0].table_configuration
         )
         if difference.wrong is not None:
-            return replace(report, verdict="wrong", reason=difference.wrong)
+            return self._weighed(report, difference.wrong, own, other)
         if difference.ignored:
             note = difference.note
             kinds = {*found.whole.counts, *expected.whole.counts} - difference.ignored
@@ -357,7 +383,59 @@ class _Proof:
             lambda: self._files(own[0], shown),
             _MOST_DIFFERENCES,
         )
-        return replace(report, verdict="wrong", reason=reason, differences=rows)
+        return self._weighed(replace(report, differences=rows), reason, own, other)
+
+    def _weighed(
+        self,
+        report: VerifyReport,
+        reason: str,
+        own: tuple[State, _Side],
+        other: tuple[State, _Side],
+    ) -> VerifyReport:
+        """The report of a difference from replay; records may decide which side is wrong."""
+        report = replace(report, verdict="wrong", reason=reason)
+        sides = [(state, side.whole) for state, side in (own, other)]
+        if is_refuted(self.log, self.checkpoint, sides[0], sides[1]):
+            return replace(report, is_refuted=True)
+        segment = other[0].segment
+        first = segment.checkpoint.version + 1 if segment.checkpoint is not None else 0
+        found = contradiction(other[0])
+        commits = _commits(first, segment.version) + (f" ({found})" if found else "")
+        return replace(report, doubt=f"either the checkpoint or {commits} {_UNDECIDED}")
+
+    def _lost_files(self, own: State) -> tuple[str, str] | None:
+        """The difference from the last commit of a checkpoint above it, and what helps; None if
+        commits that are missing may explain it: files that they removed are tombstones.
+        """
+        listing = self.log.list_all()
+        last = listing.commits[-1].version if listing.commits else self.checkpoint.version
+        if last >= self.checkpoint.version:
+            return None
+        below = independent_state(self.log, last + 1, self.excluded, at=last)
+        try:
+            if below is None or table_ids(below) != {own.metadata.id}:
+                return None
+            live = self._paths(below, ("add",))
+            lost = live.join(self._paths(own, ("add", "remove")), on="path", how="anti").height
+        except LakelogError:
+            return None
+        if not lost:
+            return None
+        missing = _commits(last + 1, self.checkpoint.version)
+        reason = (
+            f"files that are live in version {last} are neither live nor removed in it "
+            f"({lost:,}), and {missing} cannot be found"
+        )
+        return reason, f"move the checkpoint out of the log folder, or restore {missing}"
+
+    def _paths(self, state: State, kinds: Collection[str]) -> pl.DataFrame:
+        with StateSource(state, memory_limit=self.memory_limit, now_ms=0) as source:
+            frames = [
+                frame.select("path")
+                for frame in source.files(("path",))
+                if frame["actionType"][0] in kinds
+            ]
+        return pl.concat([pl.DataFrame(schema={"path": pl.String}), *frames])
 
     def _kept_statistics(self, own: State, comparison: Comparison) -> pl.DataType | None:
         """Type of the checkpoint's typed statistics, if it has no others."""
@@ -467,6 +545,10 @@ class _Proof:
     def _files(self, state: State, comparison: Comparison) -> Iterable[pl.DataFrame]:
         with self._source(state) as source:
             yield from source.files(comparison.columns)
+
+
+def _commits(first: int, last: int) -> str:
+    return f"commit {first}" if first == last else f"commits {first} to {last}"
 
 
 def _without_statistics(comparison: Comparison) -> Comparison:

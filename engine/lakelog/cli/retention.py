@@ -338,9 +338,16 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     type=options.Duration(),
     help="Permanently delete files that have been in quarantine for longer than this.",
 )
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace the files that the repair wrote; those that changed since are kept.",
+)
 @options.rows
 @options.debug
-def undo(target: Target, quarantine: str | None, purge: int | None, output: Output) -> int:
+def undo(
+    target: Target, quarantine: str | None, purge: int | None, replace: bool, output: Output
+) -> int:
     """Restore files from the quarantine of a cleanup or repair.
 
     Without an ID, lists the quarantines.
@@ -352,7 +359,7 @@ def undo(target: Target, quarantine: str | None, purge: int | None, output: Outp
     with progress("undo", meter):
         if quarantine is not None:
             by = dict(table.quarantines().select("id", "by").iter_rows()).get(quarantine)
-            rows = table.undo_cleanup(quarantine)
+            rows = table.undo_cleanup(quarantine, replace=replace)
             if by == "cleanup" and _is_automatic(table):
                 summary = [_EXPIRED]
         elif purge is not None:

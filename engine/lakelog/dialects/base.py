@@ -28,6 +28,7 @@ from lakelog.dialects.log_content import (
     CompactionFile,
     LogListing,
     PartFiles,
+    RecordedCounts,
     StagedCheckpoint,
     WrittenPart,
 )
@@ -369,6 +370,14 @@ class Dialect(ABC):
     @abstractmethod
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version in a pointer's content; None if it is malformed."""
+
+    def pointer_counts(
+        self,
+        pointer: bytes,  # noqa: ARG002 - as the others
+        checkpoint: Checkpoint,  # noqa: ARG002 - as the others
+    ) -> RecordedCounts | None:
+        """The counts of a checkpoint in a pointer's content; None if there are none."""
+        return None
 
     def pointer_contradiction(
         self,

@@ -230,7 +230,7 @@ def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
 def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
     """Damage of the pointer; an unreadable file counts only if it was not found before."""
     try:
-        for found in diagnose_pointer(log, log.list_all(), (), ()):
+        for found in diagnose_pointer(log, log.list_all(), (), (), is_verified=False):
             why = found.why if found.action == REFUSE else None
             yield Damage("pointer", f"{found.path}: {found.problem}", why)
     except LakelogError as error:

@@ -119,6 +119,12 @@ def compare_checksum(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> pl.D
     return pl.DataFrame(rows, schema=_CHECKSUM_SCHEMA, orient="row")
 
 
+def contradicts_itself(body: Mapping[str, Any]) -> bool:
+    """Whether the histogram of a checksum has other totals than the checksum."""
+    totals = _totals(_histogram_of(body))
+    return totals is not None and totals != (body.get("numFiles"), body.get("tableSizeBytes"))
+
+
 def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """The comparable fields of a checksum, by the names of `compare_checksum`, or None."""
     plain = (

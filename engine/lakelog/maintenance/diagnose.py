@@ -8,11 +8,13 @@ kind                problem                                  repaired by
 ``version``         a directory or a dangling link has the   not repaired
                     name of the next commit
 ``checkpoint``      it cannot be read, or differs from       writing it again from replay, if the
-                    replay                                   older files are valid
+                    replay                                   older files are valid and records of
+                                                             the version agree with them
 ``pointer``         it is damaged, behind, names a version   naming the newest valid checkpoint
                     without a complete checkpoint, or
                     records other counts than that has
-``checksum``        it is damaged, or differs from replay    writing it again
+``checksum``        it is damaged, or differs from replay    writing it again, if its checkpoint is
+                                                             proved
 ``files``           reading refuses a live file because of   not repaired
                     what the log records of it
 ``data-missing``    a live file does not exist               removing it from the table, on request
@@ -58,7 +60,7 @@ from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
-from lakelog.log.version_checksum import compare_checksum_file
+from lakelog.log.version_checksum import compare_checksum_file, contradicts_itself
 from lakelog.maintenance.vacuum import of_entries
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
@@ -106,7 +108,8 @@ class Finding(NamedTuple):
     """One problem. `kind`: see the module; `action`: ``write`` (write again), ``delete``,
     ``remove`` (from the table), ``refuse`` (no correct repair), ``check`` (not checked, as it is
     not allowed) or ``keep`` (nothing to do); `why`:
-    reason for the action; `num_files`: number of data files and files of deletion vectors.
+    reason for the action; `is_undecided`: a readable checkpoint, or the commits that contradict it,
+    are damaged; `num_files`: number of data files and files of deletion vectors.
     """
 
     kind: str
@@ -117,6 +120,7 @@ class Finding(NamedTuple):
     why: str
     num_files: int | None = None
     checkpoint: Checkpoint | None = None
+    is_undecided: bool = False
 
 
 def diagnose_log(log: Log) -> Iterator[Finding]:
@@ -141,23 +145,39 @@ def diagnose_next_version(log: Log, version: int) -> Iterator[Finding]:
 
 
 def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
-    """Verify every complete checkpoint, newest first."""
+    """Verify every complete checkpoint; the newest is returned first. They are verified from the
+    oldest, so that none is compared with one that is known to be wrong.
+    """
     count = len(listing.checkpoints)
-    for done, checkpoint in enumerate(reversed(listing.checkpoints)):
+    found: list[Finding] = []
+    wrong: list[Checkpoint] = []
+    for done, checkpoint in enumerate(listing.checkpoints):
         progress("verify", done, count)
-        report = verify_one(log, checkpoint)
-        path, version = checkpoint.paths[0], checkpoint.version
-        reason = report.reason or "its content differs"
-        if report.verdict == "unprovable":
-            why = "it is valid, and the files that would verify it were not found"
-            yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint=checkpoint)
-        elif report.verdict != "proved":
-            problem = f"it is {report.verdict}: {reason}"
-            invalid = _why_refused(log, report)
-            action = WRITE if invalid is None else REFUSE
-            why = invalid or "replay of older files rebuilds its version, with one table id"
-            yield Finding("checkpoint", path, version, problem, action, why, checkpoint=checkpoint)
+        report = verify_one(log, checkpoint, excluded=wrong)
+        if report.is_refuted:
+            wrong.append(checkpoint)
+        found += _of_checkpoint(log, checkpoint, report)
     progress("verify", count, count)
+    yield from reversed(found)
+
+
+def _of_checkpoint(log: Log, checkpoint: Checkpoint, report: VerifyReport) -> Iterator[Finding]:
+    path, version = checkpoint.paths[0], checkpoint.version
+    reason = report.reason or "its content differs"
+    if report.verdict == "unprovable":
+        why = "it is valid, and the files that would verify it were not found"
+        yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint=checkpoint)
+    elif report.doubt is not None:
+        problem = f"replay of the commits gives another state: {reason}"
+        yield Finding(
+            "checkpoint", path, version, problem, REFUSE, report.doubt, None, checkpoint, True
+        )
+    elif report.verdict != "proved":
+        problem = f"it is {report.verdict}: {reason}"
+        invalid = _why_refused(log, report)
+        action = WRITE if invalid is None else REFUSE
+        why = invalid or "replay of older files rebuilds its version, with one table id"
+        yield Finding("checkpoint", path, version, problem, action, why, checkpoint=checkpoint)
 
 
 def _why_refused(log: Log, report: VerifyReport) -> str | None:
@@ -194,12 +214,18 @@ def diagnose_pointer(
     listing: LogListing,
     invalid: Collection[Checkpoint],
     wrong: Collection[Checkpoint],
+    undecided: Collection[Checkpoint] = (),
+    *,
+    is_verified: bool = True,
 ) -> Iterator[Finding]:
-    """Compare the pointer with the newest checkpoint that is valid, or will be after the repair."""
+    """Compare the pointer with the newest checkpoint that is valid, or will be after the repair. It
+    is not moved to one that is undecided, or above the last commit unless checkpoints are verified.
+    """
     path = log.dialect.pointer_path
     readable = [c for c in listing.checkpoints if c not in invalid]
     valid = [c for c in readable if c not in wrong]
-    newest = next((c for c in reversed(readable) if _may_be_named(log, c)), None)
+    decided = [c for c in readable if c not in undecided] or readable
+    newest = next((c for c in reversed(decided) if _may_be_named(log, c)), None)
     content: bytes | None = None
     try:
         content = log.store.read(path)
@@ -228,14 +254,22 @@ def diagnose_pointer(
         problem = (
             f"it names version {pointed}, but the newest checkpoint has version {newest.version}"
         )
-    elif (contradiction := _contradiction(log, valid, pointed, content)) is not None:
+        last = listing.commits[-1].version if listing.commits else newest.version
+        if not is_verified and last < newest.version:
+            why = f"the last commit has version {last}: `lakelog repair` verifies the checkpoint"
+            yield Finding("pointer", path, pointed, problem, REFUSE, why)
+            return
+    elif (
+        any(c.version == pointed for c in undecided)
+        or (contradiction := _contradiction(log, valid, pointed, content)) is None
+    ):
+        return
+    else:
         problem = contradiction
         if independent_state(log, pointed) is None:
             why = "the checkpoint may have lost actions: restore it, or delete the pointer"
             yield Finding("pointer", path, pointed, problem, REFUSE, why)
             return
-    else:
-        return
     if newest is None:
         why = "no checkpoint was found; readers begin with the first commit"
         yield Finding("pointer", path, pointed, problem, DELETE, why)
@@ -274,9 +308,12 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
 
 
 def diagnose_checksums(
-    log: Log, listing: LogListing, invalid: Collection[Checkpoint]
+    log: Log, listing: LogListing, invalid: Collection[Checkpoint], proved: Collection[int]
 ) -> Iterator[Finding]:
-    """Compare the checksums of the latest version and of versions with checkpoints with replay."""
+    """Compare the checksums of the latest version and of versions with checkpoints with the state.
+    One that differs is written again if the checkpoint of its version is `proved`, or if it
+    contradicts itself; otherwise it may be right, and a commit wrong.
+    """
     if log.dialect.checksum_path(0) is None:
         return
     folder = log.dialect.log_folder
@@ -298,6 +335,7 @@ def diagnose_checksums(
             why = f"the version cannot be read: {error.message}"
             yield Finding("checksum", path, version, "it cannot be checked", REFUSE, why)
             continue
+        action, why = WRITE, "replay returns the correct values"
         if compared is None:
             problem = "it is damaged"
         else:
@@ -306,9 +344,20 @@ def diagnose_checksums(
                 continue
             field, found, replayed = wrong.select("field", "recorded", "found").row(0)
             problem = f"it records {field} {found}, but replay returns {replayed}"
-        yield Finding(
-            "checksum", path, version, problem, WRITE, "replay returns the correct values"
-        )
+            recorded_body = log.dialect.version_checksum(log.store, version) or {}
+            if version not in proved and not contradicts_itself(recorded_body):
+                first = segment.checkpoint.version + 1 if segment.checkpoint else 0
+                action, why = REFUSE, _why_checksum(first, version)
+        yield Finding("checksum", path, version, problem, action, why)
+
+
+def _why_checksum(first: int, version: int) -> str:
+    """The files of which one is damaged, if a checksum differs from replay."""
+    commits = f"one of the commits {first} to {version}" if first <= version else "the checkpoint"
+    return (
+        f"either it or {commits} may be damaged; restore the damaged file from a copy, or "
+        "delete the checksum if the rows are complete"
+    )
 
 
 def diagnose_records(refused: Iterable[LakelogError]) -> Iterator[Finding]:

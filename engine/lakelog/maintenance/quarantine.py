@@ -4,7 +4,9 @@ A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/``. It c
 under their names and a record, ``quarantine.json``, which is written before the first file is
 moved, so that an interrupted cleanup can be undone. Readers ignore names that begin with a dot.
 
-Restoring never replaces an existing file. Local files keep their modification times. Object stores
+Restoring never replaces an existing file, except on request one that the repair itself wrote in the
+place of a file that it moved: the record has the digest of what it wrote, and a file that was
+changed since is kept. Local files keep their modification times. Object stores
 copy, so a restored commit has a new time: without in-commit timestamps, the times of later versions
 increase too, and a cleanup keeps more.
 """
@@ -12,6 +14,7 @@ increase too, and a cleanup keeps more.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +105,12 @@ class Quarantine:
         """Path in quarantine of a log file."""
         return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
 
+    def record_written(self, paths: Sequence[str]) -> None:
+        """Add the digests of the files that now have the names of moved ones to the record."""
+        store, path = self.log.store, f"{self.folder}/{_RECORD}"
+        written = {each: found for each in paths if (found := _digest(self.log, each)) is not None}
+        store.put(path, orjson.dumps(orjson.loads(store.read(path)) | {"written": written}))
+
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
         """Move files in, except missing ones; returns the errors of those not moved."""
 
@@ -110,6 +119,14 @@ class Quarantine:
 
         errors = _all(self.log, move, paths)
         return [e for e in errors if e is not None and not isinstance(e, NotFoundError)]
+
+
+def _digest(log: Log, path: str) -> str | None:
+    """SHA-256 of a file; None if it does not exist."""
+    try:
+        return hashlib.sha256(log.store.read(path)).hexdigest()
+    except NotFoundError:
+        return None
 
 
 def _all(
@@ -158,21 +175,31 @@ _FILE = {
 """Fields of a file in a record."""
 
 
-def undo(log: Log, quarantine: str) -> pl.DataFrame:
-    """Move the files of a quarantine back; existing files are never replaced, and an interrupted
-    undo can be continued. The order is reversed (sidecars, then checkpoints, then commits from the
-    newest), so that no intermediate state shows an incomplete checkpoint or log.
+def undo(log: Log, quarantine: str, *, replace: bool = False) -> pl.DataFrame:
+    """Move the files of a quarantine back, also after an interruption. Existing files are never
+    replaced, except with `replace` those that the repair wrote. The order is reversed (sidecars,
+    then checkpoints, then commits from the newest), so that no intermediate state shows an
+    incomplete checkpoint or log.
     """
     files = _recorded(log, quarantine)
     held = Quarantine(log, quarantine)
     folder = log.dialect.log_folder
     names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
+    written = _written(log, quarantine) if replace else {}
     outcomes: dict[str, str] = {}
     for phase in _restore_order(files):
         waiting = []
         for path in phase:
             is_kept = held.place_of(path) in names
-            if path in names:
+            if path in names and is_kept and path in written:
+                if _digest(log, path) == written[path]:
+                    error = _moved(log, held.place_of(path), path)
+                    if error is not None:
+                        raise error
+                    outcomes[path] = "back"
+                else:
+                    outcomes[path] = "kept"
+            elif path in names:
                 outcomes[path] = "kept" if is_kept else "there"
             elif is_kept:
                 waiting.append(path)
@@ -235,6 +262,13 @@ def _created(quarantine: str) -> dt.datetime | None:
         return dt.datetime.strptime(quarantine[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
     except ValueError:  # a date that does not exist
         return None
+
+
+def _written(log: Log, quarantine: str) -> dict[str, str]:
+    """Digests of the files that a repair wrote, by path; empty if they were not recorded."""
+    record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{_RECORD}"))
+    written = record.get("written")
+    return written if isinstance(written, dict) else {}
 
 
 def _creator(log: Log, quarantine: str) -> str | None:

@@ -8,6 +8,7 @@ before publication, and the pointer is written last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,11 +192,15 @@ class Repair:
         listing = self.log.list_all()
         found += diagnose_next_version(self.log, latest_version(listing, self.log.table))
         checkpoints = list(diagnose_checkpoints(self.log, listing, notify))
-        lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
+        undecided = {f.checkpoint for f in checkpoints if f.is_undecided and f.checkpoint}
+        bad = [f for f in checkpoints if f.action != KEEP and not f.is_undecided]
+        lost = {f.checkpoint for f in bad if f.action == REFUSE and f.checkpoint}
+        wrong = {f.checkpoint for f in bad if f.checkpoint}
         found += checkpoints
-        wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
-        found += diagnose_pointer(self.log, listing, lost, wrong)
-        found += diagnose_checksums(self.log, listing, wrong)
+        found += diagnose_pointer(self.log, listing, lost, wrong, undecided)
+        doubtful = {f.checkpoint for f in checkpoints}
+        proved = {c.version for c in listing.checkpoints if c not in doubtful}
+        found += diagnose_checksums(self.log, listing, wrong, proved)
         if any(f.kind == "log" for f in found):
             return found
         found += diagnose_records(self.refused())
@@ -232,6 +237,7 @@ class Repair:
                     work.attempt(finding, work.point)
                 if finding.kind == "checksum" and finding.action == WRITE:
                     work.attempt(finding, work.record)
+            work.record_written()
             work.remove([f for f in found if f.action == REMOVE])
         left = [*work.failed, *(f for f in found if f.action in {REFUSE, CHECK})]
         telemetry.event("repair.done", path=log.table, repaired=len(work.repaired), left=len(left))
@@ -278,6 +284,13 @@ class _Work:
             leading = pl.Series("leads", leads, dtype=pl.Boolean)
             self._quarantine = Quarantine.begin(log, files.with_columns(leading), "repair")
 
+    def record_written(self) -> None:
+        """Record what was written in the place of moved files, so that undo can replace it."""
+        if self._quarantine is not None:
+            paths = [path for path, _ in _replaced([f for f in self.repaired if f.action == WRITE])]
+            with suppress(LakelogError):  # the files are repaired; undo then keeps them
+                self._quarantine.record_written(paths)
+
     def _set_aside(self, paths: Sequence[str]) -> None:
         if self._quarantine is not None and (errors := self._quarantine.take(paths)):
             raise errors[0]
@@ -296,7 +309,8 @@ class _Work:
         log.store.delete(log.dialect.pointer_path)
         if finding.action == DELETE:
             return
-        any(point_at(log, checkpoint) for checkpoint in reversed(log.list_all().checkpoints))
+        named = [c for c in log.list_all().checkpoints if c.version <= (finding.version or 0)]
+        any(point_at(log, checkpoint) for checkpoint in reversed(named))
 
     def record(self, finding: Finding) -> None:
         """Write a version checksum again."""

@@ -58,6 +58,7 @@ from lakelog.dialects.log_content import (
     CompactionFile,
     LogListing,
     PartFiles,
+    RecordedCounts,
     RecordMismatchError,
     StagedCheckpoint,
     WrittenPart,
@@ -312,6 +313,10 @@ class DeltaDialect(Dialect):
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version in ``_last_checkpoint``."""
         return parse_last_checkpoint(pointer).version
+
+    def pointer_counts(self, pointer: bytes, checkpoint: Checkpoint) -> RecordedCounts | None:
+        """The counts in ``_last_checkpoint``."""
+        return parse_last_checkpoint(pointer).counts_of(checkpoint)
 
     def pointer_contradiction(
         self, store: LogStore, checkpoint: Checkpoint, pointer: bytes

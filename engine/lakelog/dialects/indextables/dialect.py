@@ -55,6 +55,7 @@ from lakelog.dialects.log_content import (
     CommitInfo,
     LogListing,
     PartFiles,
+    RecordedCounts,
     StagedCheckpoint,
     WrittenPart,
     count_held,
@@ -267,6 +268,10 @@ class IndexTablesDialect(Dialect):
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version in ``_last_checkpoint``."""
         return listing.parse_pointer(pointer)
+
+    def pointer_counts(self, pointer: bytes, checkpoint: Checkpoint) -> RecordedCounts | None:
+        """The counts in ``_last_checkpoint``."""
+        return listing.recorded_counts(pointer, checkpoint.version)
 
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int

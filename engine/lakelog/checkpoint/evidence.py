@@ -1,0 +1,86 @@
+"""Weighs a checkpoint against the commits, if replay gives another state.
+
+A difference proves only that one side is damaged. The checkpoint is refuted only if a record of its
+version, the version checksum or the pointer, agrees with replay where the checkpoint differs, no
+record agrees with the checkpoint where replay differs, and the commits do not contradict
+themselves.
+
+Source: Delta protocol, Version Checksum File; Last Checkpoint File; Commit Provenance Information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import Checkpoint, CommitInfo
+from lakelog.errors import LakelogError, NotFoundError
+from lakelog.log.context import Log
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.state import State
+from lakelog.log.version_checksum import compare_checksum
+
+
+def is_refuted(
+    log: Log, checkpoint: Checkpoint, own: tuple[State, Digest], other: tuple[State, Digest]
+) -> bool:
+    """Whether the records of a version prove that its checkpoint is wrong, and not the replayed
+    commits; each side is a state and the digest of its actions.
+    """
+    votes = [*_by_checksum(log, own[0], other[0]), *_by_pointer(log, checkpoint, own[1], other[1])]
+    return bool(votes) and all(votes) and contradiction(other[0]) is None
+
+
+def contradiction(state: State) -> str | None:
+    """How the commits of a state contradict themselves, such as a copy of another; or None."""
+    infos = [info for part in state.tail.parts for info in part.commit_infos]
+    return next(_contradictions(sorted(infos, key=lambda i: (i.version or 0, i.position))), None)
+
+
+def _contradictions(infos: list[CommitInfo]) -> Iterator[str]:
+    seen: dict[str, int | None] = {}
+    for info in infos:
+        transaction, read = info.body.get("txnId"), info.body.get("readVersion")
+        if isinstance(transaction, str):
+            if transaction in seen:
+                yield f"commits {seen[transaction]} and {info.version} have the same txnId"
+            seen[transaction] = info.version
+        if type(read) is int and info.version is not None and read >= info.version:
+            yield f"commit {info.version} has the readVersion {read}"
+    timed = [(i.version, at) for i in infos if (at := in_commit_timestamp(i)) is not None]
+    for (_, before), (version, at) in pairwise(timed):
+        if at <= before:
+            yield f"commit {version} has an inCommitTimestamp that does not exceed the one before"
+
+
+def _by_checksum(log: Log, own: State, other: State) -> Iterator[bool]:
+    """For each field of the checksum with which one side agrees: whether it is the replay."""
+    recorded = log.dialect.version_checksum(log.store, own.version)
+    if recorded is None:
+        return
+    try:
+        sides = [
+            dict(compare_checksum(LogSnapshot(state), recorded).select("field", "agrees").rows())
+            for state in (own, other)
+        ]
+    except LakelogError:
+        yield False  # the record exists, and does not confirm the replay
+        return
+    for field, is_replay in sides[1].items():
+        if sides[0][field] != is_replay:
+            yield is_replay
+
+
+def _by_pointer(log: Log, checkpoint: Checkpoint, own: Digest, other: Digest) -> Iterator[bool]:
+    """The same for the number of live files that the pointer records."""
+    try:
+        recorded = log.dialect.pointer_counts(log.store.read(log.dialect.pointer_path), checkpoint)
+    except NotFoundError:
+        return
+    if recorded is None or recorded.adds is None:
+        return
+    agree = [side.counts.get("add", 0) == recorded.adds for side in (own, other)]
+    if agree[0] != agree[1]:
+        yield agree[1]
