@@ -55,6 +55,7 @@ SCHEMA = contract.parse_schema(
 )
 PARTITIONS = ("p", "q")
 ROWS = pl.Schema({f.name: contract.to_polars(f.type) for f in SCHEMA.fields})
+NO_ROWS = pl.DataFrame(schema=ROWS)
 i, s, f, g, t, d, m, b, p, q = (pl.col(c) for c in "isfgtdmbpq")
 x = pl.col("n").struct.field("x")
 
@@ -279,7 +280,16 @@ def predicates(columns: str = COLUMNS + "pq", leaves: int = 5) -> st.SearchStrat
             | st.builds(operator.invert, inner)
         ),
         max_leaves=leaves,
-    )
+    ).filter(is_condition)
+
+
+def is_condition(where: pl.Expr) -> bool:
+    """Whether it is not refused; some operands need a type, such as that of `~`."""
+    try:
+        referenced_columns(where, SCHEMA)
+        return NO_ROWS.select(where.alias("outcome")).schema["outcome"] == pl.Boolean
+    except (InvalidInputError, pl.exceptions.PolarsError):
+        return False
 
 
 def keep(
@@ -309,11 +319,7 @@ def assert_files_with_matching_rows_are_kept(
 ) -> None:
     frames, partitions, texts = zip(*written, strict=True)
     for where in asked:
-        try:
-            referenced_columns(where, SCHEMA)
-            outcomes = [frame.select(where.alias("outcome"))["outcome"] for frame in frames]
-        except (InvalidInputError, pl.exceptions.PolarsError):
-            continue  # Some operands need a type, such as that of `~`.
+        outcomes = [frame.select(where.alias("outcome"))["outcome"] for frame in frames]
         for satisfied in (True, False):
             kept = keep(where, partitions, texts, satisfied=satisfied)
             for frame, outcome, keeps, text in zip(frames, outcomes, kept, texts, strict=True):
