@@ -226,3 +226,30 @@ def _damage(file: Path, rng: random.Random) -> None:
         file.write_bytes(b"".join(lines))
     else:
         file.write_bytes(file.read_bytes().replace(b'"size":1', b'"size":7').replace(b"f3", b"f9"))
+
+
+@pytest.mark.parametrize("records", ["checksum", "pointer"])
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_unreadable_checkpoint_is_rebuilt_only_if_no_record_denies_the_commits(
+    tmp_path: Path, records: str, is_damaged: bool
+) -> None:
+    made(tmp_path, commits=7, every=6)
+    lost = {"checksum": "_delta_log/_last_checkpoint", "pointer": f"_delta_log/{6:020d}.crc"}
+    (tmp_path / lost[records]).unlink()
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*6.checkpoint*.parquet")
+    checkpoint.write_bytes(b"x")
+    if is_damaged:
+        lines = commit(tmp_path, 3).read_text().splitlines(keepends=True)
+        commit(tmp_path, 3).write_text("".join(line for line in lines if '"add"' not in line))
+    before = content(tmp_path)
+    repaired(lakelog.open(str(tmp_path)))
+    findings = plan_of(lakelog.open(str(tmp_path))).findings
+    checkpoints = findings.filter(pl.col("kind") == "checkpoint")
+    if is_damaged:
+        assert checkpoints["action"].to_list() == ["refuse"]
+        assert "damaged" in checkpoints["why"][0]
+        assert checkpoint.read_bytes() == b"x"
+        assert {**content(tmp_path), **before} == content(tmp_path)
+    else:
+        assert checkpoints.height == 0
+        assert live(tmp_path) == ["f1", "f3", "f4", "f5", "f6", "f7"]

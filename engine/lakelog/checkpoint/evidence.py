@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import polars as pl
+
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import Checkpoint, CommitInfo
-from lakelog.errors import LakelogError, NotFoundError
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
-from lakelog.log.version_checksum import compare_checksum
+from lakelog.log.version_checksum import compare_checksum, contradicts_itself
 
 
 def is_refuted(
@@ -31,6 +33,36 @@ def is_refuted(
     """
     votes = [*_by_checksum(log, own[0], other[0]), *_by_pointer(log, checkpoint, own[1], other[1])]
     return bool(votes) and all(votes) and contradiction(other[0]) is None
+
+
+def denial(log: Log, checkpoint: Checkpoint, replayed: State) -> str | None:
+    """Why replayed commits must not replace a checkpoint that cannot be read: they contradict
+    themselves, or all records of its version; None if they may. Raises the errors of replay.
+    """
+    if (found := contradiction(replayed)) is not None:
+        return found
+    snapshot = LogSnapshot(replayed)
+    denied: list[str | None] = []
+    recorded = log.dialect.version_checksum(log.store, replayed.version)
+    if recorded is not None and not contradicts_itself(recorded):
+        wrong = compare_checksum(snapshot, recorded).filter(~pl.col("agrees"))
+        rows = wrong.select("field", "recorded", "found").rows()
+        denied.append(
+            "the checksum records {} {}, but replay returns {}".format(*rows[0]) if rows else None
+        )
+    live = _live_in_pointer(log, checkpoint)
+    if live is not None:
+        found = f"the pointer records {live:,} files, but replay returns {snapshot.num_files():,}"
+        denied.append(None if live == snapshot.num_files() else found)
+    return next(iter(denied), None) if None not in denied else None
+
+
+def _live_in_pointer(log: Log, checkpoint: Checkpoint) -> int | None:
+    try:
+        recorded = log.dialect.pointer_counts(log.store.read(log.dialect.pointer_path), checkpoint)
+    except (CorruptionError, NotFoundError):
+        return None
+    return None if recorded is None else recorded.adds
 
 
 def contradiction(state: State) -> str | None:
@@ -75,12 +107,9 @@ def _by_checksum(log: Log, own: State, other: State) -> Iterator[bool]:
 
 def _by_pointer(log: Log, checkpoint: Checkpoint, own: Digest, other: Digest) -> Iterator[bool]:
     """The same for the number of live files that the pointer records."""
-    try:
-        recorded = log.dialect.pointer_counts(log.store.read(log.dialect.pointer_path), checkpoint)
-    except NotFoundError:
+    live = _live_in_pointer(log, checkpoint)
+    if live is None:
         return
-    if recorded is None or recorded.adds is None:
-        return
-    agree = [side.counts.get("add", 0) == recorded.adds for side in (own, other)]
+    agree = [side.counts.get("add", 0) == live for side in (own, other)]
     if agree[0] != agree[1]:
         yield agree[1]

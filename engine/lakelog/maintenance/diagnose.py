@@ -42,6 +42,7 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from lakelog.checkpoint.evidence import denial
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.log_content import Checkpoint, LogListing
@@ -193,6 +194,8 @@ def _why_refused(log: Log, report: VerifyReport) -> str | None:
     try:
         ids = table_ids(state)
         state.ensure_readable()
+        if report.verdict == "broken" and (why := denial(log, report.checkpoint, state)):
+            return f"the commits that would rebuild it may be damaged too: {why}"
     except _DEPENDS as error:
         return f"the files that are needed to replay it are damaged: {error.message}"
     try:
@@ -270,15 +273,30 @@ def diagnose_pointer(
             why = "the checkpoint may have lost actions: restore it, or delete the pointer"
             yield Finding("pointer", path, pointed, problem, REFUSE, why)
             return
+    is_last_record = pointed in {c.version for c in invalid} - versions
+    yield _of_pointer(log, pointed, problem, newest, is_last_record=is_last_record)
+
+
+def _of_pointer(
+    log: Log,
+    pointed: int | None,
+    problem: str,
+    newest: Checkpoint | None,
+    *,
+    is_last_record: bool,
+) -> Finding:
+    path = log.dialect.pointer_path
+    if is_last_record:
+        why = "it may be the last record of what its checkpoint had: restore that, or delete both"
+        return Finding("pointer", path, pointed, problem, REFUSE, why)
     if newest is None:
         why = "no checkpoint was found; readers begin with the first commit"
-        yield Finding("pointer", path, pointed, problem, DELETE, why)
-    elif newest.layout not in log.dialect.layouts:
+        return Finding("pointer", path, pointed, problem, DELETE, why)
+    if newest.layout not in log.dialect.layouts:
         why = f"lakelog does not write pointers to the layout {newest.layout}"
-        yield Finding("pointer", path, pointed, problem, REFUSE, why)
-    else:
-        why = "the pointer is only a hint, and the checkpoint that it will name is complete"
-        yield Finding("pointer", path, newest.version, problem, WRITE, why, checkpoint=newest)
+        return Finding("pointer", path, pointed, problem, REFUSE, why)
+    why = "the pointer is only a hint, and the checkpoint that it will name is complete"
+    return Finding("pointer", path, newest.version, problem, WRITE, why, checkpoint=newest)
 
 
 def _contradiction(
