@@ -63,9 +63,11 @@ def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     items: list[Any] = []
     for value in values:
         starts.append(None if value is None else len(keys))
-        for key, item in value.items() if isinstance(value, Mapping) else value or ():
-            keys.append(key)
-            items.append(item)
+        pairs = list(value.items() if isinstance(value, Mapping) else value or ())
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise ValueError("a map has a key twice")
+        keys += [key for key, _ in pairs]
+        items += [item for _, item in pairs]
     return pa.MapArray.from_arrays(
         pa.array([*starts, len(keys)], pa.int32()),
         from_python(keys, type_.key_type) if keys else pa.array([], type_.key_type),

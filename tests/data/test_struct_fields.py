@@ -308,7 +308,8 @@ def test_a_dict_is_a_new_value_of_a_map(tmp_path: Path) -> None:
     assert rows["s"].to_list() == [{"m": {}}, None]
     table.update({"m": [("b", 1.0)]}, "k = 1")
     assert table.to_polars().sort("k")["m"].to_list()[0] == {"b": 1}
-    for value in ({None: 1}, {"b": Decimal("NaN")}, {"b": 1, "c": "x"}, [1]):
+    twice = [("b", 1), ("b", 2)]
+    for value in ({None: 1}, {"b": Decimal("NaN")}, {"b": 1, "c": "x"}, [1], twice):
         with pytest.raises(InvalidInputError, match="not a literal of its type") as error:
             table.update({"m": value})
         assert error.value.expected == "map<string,long>"
