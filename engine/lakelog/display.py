@@ -13,6 +13,10 @@ _SHOWN_COLUMNS = 8
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?")
 
+LOG_ONLY = " in the log; the data files were not checked"
+ROWS_NOT_COUNTED = "; the row counts of data files were not compared with the log"
+"""What `doctor` and `repair` did not check, after "nothing was found"."""
+
 
 def size_text(size_bytes: int) -> str:
     """A size for display, in binary units.

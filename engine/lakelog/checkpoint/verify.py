@@ -82,9 +82,8 @@ class VerifyReport(Displayed):
         replayed: Paths of the files that were replayed; empty without a replay.
         expected: Digest of the replayed state.
         found: Digest of the checkpoint's content.
-        is_refuted: Whether a record of the version proves that the checkpoint is wrong. If not, a
-            ``wrong`` checkpoint or one of the commits is damaged, and nothing decides which.
-        doubt: Why a ``wrong`` checkpoint is not refuted: the commits that may be damaged instead.
+        doubt: The commits that may be damaged instead of a ``wrong`` checkpoint, where nothing
+            decides which; None if a record of the version proves that the checkpoint is wrong.
         differences: The first 100 file actions on one side only: ``side`` (``missing``: not in the
             checkpoint; ``unexpected``: only in the checkpoint), ``actionType``, ``path``, ``dvId``.
         error: The error of reading it, if ``broken``.
@@ -100,7 +99,6 @@ class VerifyReport(Displayed):
     replayed: tuple[str, ...] = field(default=(), repr=False)
     expected: Digest = field(default_factory=Digest, repr=False)
     found: Digest = field(default_factory=Digest, repr=False)
-    is_refuted: bool = False
     doubt: str | None = None
     differences: pl.DataFrame = field(default_factory=no_differences, repr=False, compare=False)
     error: LakelogError | None = field(default=None, repr=False, compare=False)
@@ -396,7 +394,7 @@ class _Proof:
         report = replace(report, verdict="wrong", reason=reason)
         sides = [(state, side.whole) for state, side in (own, other)]
         if is_refuted(self.log, self.checkpoint, sides[0], sides[1]):
-            return replace(report, is_refuted=True)
+            return report
         segment = other[0].segment
         first = segment.checkpoint.version + 1 if segment.checkpoint is not None else 0
         found = contradiction(other[0])

@@ -8,7 +8,6 @@ writers were faster.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import sleep
@@ -19,7 +18,7 @@ import click
 from lakelog.cli import options
 from lakelog.cli.options import Target, examples
 from lakelog.cli.text import count, plain, seconds_text, time_text
-from lakelog.errors import CorruptionError, LakelogWarning, UnavailableError
+from lakelog.errors import UnavailableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -145,28 +144,22 @@ def _commits(table: Table, window_ms: int, version: int) -> pl.DataFrame:
     """
     import polars as pl
 
-    from lakelog.log.history import damaged_commit
+    from lakelog.log.history import read_above_damage
 
     start_ms = table.log.clock() - window_ms
-    limit = _FIRST_COMMITS
-    above = -1
-    while True:
-        try:
-            history = table.history(limit)
-        except CorruptionError as error:
-            damaged = damaged_commit(table.log, error)
-            if damaged is None or not above < damaged < version:
-                raise
-            note = f"commits are shown above version {damaged:,}: {error.path}: {error.message}"
-            warnings.warn(note, LakelogWarning, stacklevel=2)
-            above, limit = damaged, version - damaged
-            continue
+
+    def commits(above: int) -> pl.DataFrame:
         if above >= 0:
-            break
-        times = history["timestamp"].dt.epoch("ms")
-        if history.height < limit or (times < start_ms).any():
-            break
-        limit *= 4
+            return table.history(version - above)
+        limit = _FIRST_COMMITS
+        while True:
+            found = table.history(limit)
+            times = found["timestamp"].dt.epoch("ms")
+            if found.height < limit or (times < start_ms).any():
+                return found
+            limit *= 4
+
+    history, _ = read_above_damage(table.log, version, commits, "commits are shown")
     read = pl.col("extra").str.json_path_match("$.readVersion").cast(pl.Int64, strict=False)
     behind = pl.col("version") - 1 - read
     is_shown = (pl.col("timestamp").dt.epoch("ms") >= start_ms) | (pl.int_range(pl.len()) == 0)

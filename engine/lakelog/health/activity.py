@@ -8,7 +8,6 @@ of files are too low by one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,13 +17,13 @@ from typing import Any
 import polars as pl
 
 from lakelog.dialects.log_content import CommitInfo, LogListing
-from lakelog.errors import CorruptionError, LakelogError, LakelogWarning
+from lakelog.errors import LakelogError
 from lakelog.log.context import Log
 from lakelog.log.history import (
     by_size,
-    damaged_commit,
     decoded_commits,
     history_of,
+    read_above_damage,
     with_stable_listing,
 )
 from lakelog.log.snapshot import LogSnapshot
@@ -95,20 +94,12 @@ def read_activity(log: Log, snapshot: LogSnapshot) -> Activity:
     paths. If commits below the snapshot's checkpoint cannot be read, the activity begins above
     them, with a `LakelogWarning`.
     """
-    above, omitted = -1, None
-    while True:
-        try:
-            found = with_stable_listing(log, partial(_activity, log, snapshot, above))
-        except CorruptionError as error:
-            version = damaged_commit(log, error)
-            if version is None or not above < version < snapshot.version:
-                raise
-            above = version
-            omitted = f"the history begins above version {above:,}: {error.path}: {error.message}"
-        else:
-            if omitted is not None:
-                warnings.warn(omitted, LakelogWarning, stacklevel=2)
-            return replace(found, omitted=omitted)
+
+    def read(above: int) -> Activity:
+        return with_stable_listing(log, partial(_activity, log, snapshot, above))
+
+    found, omitted = read_above_damage(log, snapshot.version, read, "the history begins")
+    return replace(found, omitted=omitted)
 
 
 def _activity(log: Log, snapshot: LogSnapshot, above: int, listing: LogListing) -> Activity:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from lakelog.display import Displayed, argument, size_text
+from lakelog.display import LOG_ONLY, ROWS_NOT_COUNTED, Displayed, argument, size_text
 from lakelog.model.durations import duration_text
 from lakelog.redaction import redact
 
@@ -58,8 +58,6 @@ INCOMPLETE, BLOCKED = "checkpoint-incomplete", "version-blocked"
 _FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length", UNCHECKED)
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
 
-_UNLISTED = " in the log; the data files were not checked"
-_UNREAD = "; the row counts of data files were not compared with the log"
 
 _FINDINGS_SCHEMA = pl.Schema(
     {
@@ -242,7 +240,9 @@ class HealthReport(Displayed):
                 rows.append(("", each.remedy))
         if not self.problems:
             unlisted = self.measures.unchecked_files is None
-            rows.append(("result", f"nothing needs doing{_UNLISTED if unlisted else _UNREAD}"))
+            rows.append(
+                ("result", f"nothing needs doing{LOG_ONLY if unlisted else ROWS_NOT_COUNTED}")
+            )
         return rows
 
 

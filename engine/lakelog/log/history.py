@@ -76,9 +76,28 @@ def with_stable_listing(log: Log, read: Callable[[LogListing], _T]) -> _T:
     return list_again(attempt, is_outdated)
 
 
-def damaged_commit(log: Log, error: CorruptionError) -> int | None:
-    """The version of the commit in the log that an error is about; None for another file."""
-    return next((c.version for c in log.list_all().commits if c.path == error.path), None)
+def read_above_damage(
+    log: Log, version: int, read: Callable[[int], _T], what: str
+) -> tuple[_T, str | None]:
+    """What `read` returns for the commits above a version, -1 at first. If one below `version` is
+    damaged, those above it are read, with a `LakelogWarning` that begins with `what`; its text is
+    returned too.
+    """
+    above, omitted = -1, None
+    while True:
+        try:
+            found = read(above)
+        except CorruptionError as error:
+            commits = log.list_all().commits
+            damaged = next((c.version for c in commits if c.path == error.path), None)
+            if damaged is None or not above < damaged < version:
+                raise
+            above = damaged
+            omitted = f"{what} above version {above:,}: {error.path}: {error.message}"
+        else:
+            if omitted is not None:
+                warnings.warn(omitted, LakelogWarning, stacklevel=3)
+            return found, omitted
 
 
 def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:

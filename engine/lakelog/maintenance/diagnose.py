@@ -155,7 +155,7 @@ def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> I
     for done, checkpoint in enumerate(listing.checkpoints):
         progress("verify", done, count)
         report = verify_one(log, checkpoint, excluded=wrong)
-        if report.is_refuted:
+        if report.verdict == "wrong" and report.doubt is None:
             wrong.append(checkpoint)
         found += _of_checkpoint(log, checkpoint, report)
     progress("verify", count, count)

@@ -19,7 +19,7 @@ from lakelog.checkpoint.publish import point_at
 from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.display import Displayed
+from lakelog.display import LOG_ONLY, ROWS_NOT_COUNTED, Displayed
 from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
 from lakelog.log.context import Log
 from lakelog.log.segment import latest_version
@@ -59,8 +59,6 @@ _FINDINGS_SCHEMA = pl.Schema(
 """Columns of `RepairPlan.findings`; see `lakelog.maintenance.diagnose.Finding`."""
 
 _OPERATION = "FSCK"
-_LOG_ONLY = " in the log; the data files were not checked"
-_UNREAD = "; the row counts of data files were not compared with the log"
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ class RepairPlan(Displayed):
         """Labels and values for display."""
         rows = [("path", self.table)]
         if self.is_clean:
-            scope = _UNREAD if self._repair.is_of_files else _LOG_ONLY
+            scope = ROWS_NOT_COUNTED if self._repair.is_of_files else LOG_ONLY
             kept = (
                 self.findings.height > 0
             )  # such as a checkpoint below which the log was cleaned up
