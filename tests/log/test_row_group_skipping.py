@@ -193,6 +193,20 @@ def test_reading_some_row_groups_gives_the_rows_of_a_full_read(
             assert snapshot.plan(where).reason is None or not left
 
 
+@pytest.mark.parametrize("layout", [*LAYOUTS, *FLATTENED])
+def test_comparison_of_an_absent_partition_value_with_null_selects_no_file(
+    layout: str, tmp_path: Path
+) -> None:
+    table = created(tmp_path, layout)
+    commit(tmp_path, 1, adds([(pl.DataFrame(), {"q": None}, None)]))
+    where = pl.col("p") < pl.lit(None, dtype=pl.Date)
+    from_commits = lakelog.open(tmp_path).snapshot()
+    assert (paths(from_commits, where), plain(from_commits, where)) == ([], [])
+    write_small_groups(table, layout, 1, ordered=False)
+    from_checkpoint = lakelog.open(tmp_path).snapshot()
+    assert (paths(from_checkpoint, where), plain(from_checkpoint, where)) == ([], [])
+
+
 def odd_name(number: int) -> str:
     """A path in a log; some are long or have an escape, and their order is not numeric."""
     start = f"{number % 5}/{'%F4%8F%BF%BF' if number % 3 else 'x'}"

@@ -239,7 +239,10 @@ def with_nulls(draw: st.DrawFn, column: str, term: pl.Expr) -> pl.Expr:
     match draw(st.sampled_from(["compare", "missing", "between", "in", "value", "flags", "when"])):
         case "compare":
             one, another = draw(st.permutations([term, null]))
-            return compared(draw, one, another)
+            outcome = compared(draw, one, another)
+            return draw(
+                st.sampled_from([outcome, outcome, outcome.is_null(), outcome.is_not_null()])
+            )
         case "missing":
             return null.eq_missing(value) if draw(st.booleans()) else value.ne_missing(null)
         case "between":
@@ -525,6 +528,20 @@ def test_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
     rows: list[dict[str, str | None]] = [{"p": "x"}, {}, {"p": ""}, {"p": None}]
     assert keep(p > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]
     assert keep(p.is_null(), rows, [None] * 4) == [True, True, True, True]
+
+
+NULL_DATE = pl.lit(None, dtype=pl.Date)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [p < NULL_DATE, ~(p < NULL_DATE), (p < NULL_DATE).is_not_null(), p.is_between(NULL_DATE, p)],
+    ids=str,
+)
+def test_comparison_with_null_prunes_also_where_the_partition_value_is_unknown(
+    where: pl.Expr,
+) -> None:
+    assert keep(where, [{"p": "x"}, {}, {"p": "2024-01-01"}], [None] * 3) == [False] * 3
 
 
 def test_expression_that_fails_on_a_partition_value_never_prunes() -> None:

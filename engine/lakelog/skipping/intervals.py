@@ -59,6 +59,14 @@ class Truth:
         """Outcomes of the disjunction."""
         return self.not_().and_(other.not_()).not_()
 
+    def within(self, other: Truth) -> Truth:
+        """Outcomes that two estimates of the same predicate both allow."""
+        return Truth(
+            self.may_true & other.may_true,
+            self.may_false & other.may_false,
+            self.may_null & other.may_null,
+        )
+
 
 ANYTHING = Truth(TRUE, TRUE, TRUE)
 

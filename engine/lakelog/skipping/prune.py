@@ -376,8 +376,17 @@ class _Walker:
             case {"Function": {"input": inner, "function": {"Boolean": "AnyHorizontal"}}}:
                 parts = [self.truth(c, n) for c, n in zip(children, inner, strict=True)]
                 return intervals.all_of([p.not_() for p in parts]).not_()
-        if (exact := self._exact(expr, node)) is not None:
-            return _as_truth(exact)
+        exact = self._exact(expr, node)
+        if exact is None:
+            return self._by_operands(children, expr, node)
+        truth = _as_truth(exact)
+        if exact.unknown is FALSE:
+            return truth
+        # Values that are unknown may have only one outcome too, as in `p < null`.
+        return truth.within(self._by_operands(children, expr, node))
+
+    def _by_operands(self, children: list[pl.Expr], expr: pl.Expr, node: Any) -> Truth:
+        """The possible outcomes of a comparison or function, by those of its operands."""
         match node:
             case {"Column": _}:
                 values = self.values(expr, node)
@@ -398,11 +407,13 @@ class _Walker:
         values = self.values(children[0], nodes[0])
         match function:
             case "IsNull" | "IsNotNull":
+                null = ANYTHING
                 if values is not None:
                     null = Truth(values.may_null, values.may_value, FALSE)
-                else:
+                if values is None or values.unknown is not FALSE:
                     inner = self.truth(children[0], nodes[0])
-                    null = Truth(inner.may_null, inner.may_true | inner.may_false, FALSE)
+                    outcomes = Truth(inner.may_null, inner.may_true | inner.may_false, FALSE)
+                    null = null.within(outcomes)
                 return null if function == "IsNull" else null.not_()
             case {"IsBetween": {"closed": str(closed)}} if values is not None:
                 low = self.values(children[1], nodes[1])
@@ -476,7 +487,7 @@ class _Walker:
         if value.len() != self.height:
             return None
         column = self._add(value)
-        unknown = ~self._add(known)
+        unknown = FALSE if known.all() else ~self._add(known)
         return Values(
             column,
             column,
