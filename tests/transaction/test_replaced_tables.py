@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -142,6 +145,55 @@ def test_table_that_is_replaced_during_a_write_is_a_conflict(
     assert error.value.rule == "table_replaced"
     assert ids(where) == new
     assert len(list(Path(where).glob("*.parquet"))) == versions
+
+
+def touch_commits(where: str) -> None:
+    for number, commit in enumerate(sorted(Path(where).rglob("*.json"))):
+        os.utime(commit, (1_700_000_000 + number,) * 2)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_splits_are_added_while_the_times_of_commits_change(tmp_path: Path, own: bool) -> None:
+    folder = tmp_path / "t"
+    table = lakelog.create(folder, {"id": pl.Int64}, format="indextables")
+    if not own:
+        table = lakelog.open(folder)
+    for path in ("a.split", "b.split"):
+        with table.transaction() as tx:
+            tx.add(path=path, size=1, modificationTime=0, partitionValues={})
+            touch_commits(str(folder))
+    assert lakelog.open(folder).snapshot().num_files() == 2
+
+
+@pytest.mark.parametrize("writer", ["lakelog", "deltalake"])
+def test_rows_are_written_while_the_times_of_commits_change(tmp_path: Path, writer: str) -> None:
+    where = str(tmp_path / "t")
+    if writer == "lakelog":
+        build(where, 1, 2)
+    else:
+        for number in (1, 2):
+            deltalake.write_deltalake(where, pl.DataFrame({"id": [number]}), mode="append")
+    lakelog.open(where, upkeep=False).append(rows(lambda: touch_commits(where)))
+    assert ids(where) == [1, 2, 7, 7]
+
+
+def test_commit_of_equal_length_with_another_time_is_a_conflict(tmp_path: Path) -> None:
+    where = str(tmp_path / "t")
+    for number in (1, 2):
+        deltalake.write_deltalake(where, pl.DataFrame({"id": [number]}), mode="append")
+    last = max(Path(where, "_delta_log").glob("*.json"))
+    text = last.read_text("utf-8")
+    stamp = re.search(r'"timestamp":(\d+)', text)
+    assert stamp is not None
+    other = text.replace(stamp[1], str(int(stamp[1]) - 1))
+
+    def replace() -> None:
+        last.write_text(other, "utf-8")
+        touch_commits(where)
+
+    with pytest.raises(ConflictError) as error:
+        lakelog.open(where, upkeep=False).append(rows(replace))
+    assert (len(other), error.value.rule) == (len(text), "table_replaced")
 
 
 def wrapped(where: str) -> tuple[Table, Clock]:

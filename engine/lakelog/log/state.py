@@ -360,17 +360,24 @@ class State:
     @cached_property
     def last_commit_info(self) -> CommitInfo | None:
         """The commitInfo of the version's own commit, or None if it has none."""
-        self.ensure_readable()
-        for part in reversed(self.meta_parts):
-            for info in part.commit_infos[::-1]:
-                if info.version == self.version:
-                    return info
+        if (decoded := self.decoded_commit_info) is not None:
+            return decoded
         last = self.segment.commits[-1:]
         if last and self.segment.compactions and last[0] not in self.tail.commits:
             infos = self.log.dialect.decode(self.log.store, last, files=False).commit_infos
             return infos[0] if infos else None
         if not self.segment.commits:
             return self._info_under_checkpoint()
+        return None
+
+    @cached_property
+    def decoded_commit_info(self) -> CommitInfo | None:
+        """The commitInfo that was decoded with the version's own commit, if that was decoded."""
+        self.ensure_readable()
+        for part in reversed(self.meta_parts):
+            for info in part.commit_infos[::-1]:
+                if info.version == self.version:
+                    return info
         return None
 
     def _info_under_checkpoint(self) -> CommitInfo | None:

@@ -475,7 +475,7 @@ class CommitLoop:
         listing = self._plan.log.list_since(tail.version if seen is None else seen.version)
         found = [c for c in listing.commits if seen is not None and c.version == seen.version]
         if found:
-            return found != [seen]
+            return found != [seen] and not tail.is_touched(found[0])
         later = [c.version for c in listing.commits] + [c.version for c in listing.checkpoints]
         return max(later, default=-1) <= tail.version
 

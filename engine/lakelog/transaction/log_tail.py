@@ -14,10 +14,12 @@ commits that young, and for that version only.
 
 **It must be of the same log.** A table that was deleted and created again, or replaced by a copy,
 has commits of the same names. Therefore each confirmation compares length and time of the last
-commit that was listed (`seen`). A commit that this process has written is listed by the next
-confirmation, which begins at `seen`: while that is unchanged, the log was not replaced. Not
-detected: a commit of equal length and time, and on stores other than local disk, a log replaced
-within a second of a confirmation, or replaced only above `seen` by a commit of equal length.
+commit that was listed (`seen`). If only the time differs, as after a backup that touches files, its
+commitInfo decides, where the commit itself was read before. A commit that this process has written
+is listed by the next confirmation, which begins at `seen`: while that is unchanged, the log was not
+replaced. Not detected: a commit of equal length and time, and on stores other than local disk, a
+log replaced within a second of a confirmation, or replaced only above `seen` by a commit of equal
+length.
 
 **It must be complete.** Its snapshot may read files long after it was created. Therefore the oldest
 files that it depends on are checked once per minute, and the table is opened again after a cleanup,
@@ -32,9 +34,9 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from lakelog.dialects.commit_info import in_commit_timestamp
-from lakelog.dialects.log_content import CommitFile
+from lakelog.dialects.log_content import CommitFile, CommitInfo
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import InvalidInputError, MalformedLogError
+from lakelog.errors import CorruptionError, InvalidInputError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log
 from lakelog.log.opening import extend_state
@@ -116,6 +118,27 @@ class LogTail:
             return False
         return self._step is None or self._step.commit.size_bytes == listed.size_bytes
 
+    def is_touched(self, listed: CommitFile) -> bool:
+        """Whether a listed commit is its own, of which only the time was changed since."""
+        seen = self.seen
+        if seen is None or seen.version != self.version:
+            return False
+        if seen._replace(modified_ms=listed.modified_ms) != listed or self._read_info is None:
+            return False
+        try:
+            decoded = self.log.dialect.decode(self.log.store, [listed], files=False)
+        except CorruptionError:
+            return False
+        return any(_is_same_commit(self._read_info, info) for info in decoded.commit_infos)
+
+    @cached_property
+    def _read_info(self) -> CommitInfo | None:
+        """The commitInfo of its own commit, if that was read before."""
+        if self._step is not None:
+            return self._step.info
+        assert self._snapshot is not None
+        return self._snapshot.read_state(lambda state: state.decoded_commit_info)
+
     @cached_property
     def table(self) -> TableConfiguration:
         """Protocol and metadata under the rules of the dialect."""
@@ -186,7 +209,7 @@ def commits_after(log: Log, tail: LogTail, *, confirmed: bool) -> list[CommitFil
     if [c.version for c in later] != list(range(version + 1, version + 1 + len(later))):
         return None
     if commits and commits[0].version == start:
-        if seen is not None and commits[0] != seen:
+        if seen is not None and commits[0] != seen and not tail.is_touched(commits[0]):
             return None
         own = commits[version - start] if len(commits) > version - start else None
         if own is None or not tail.may_be(own):
@@ -199,6 +222,12 @@ def commits_after(log: Log, tail: LogTail, *, confirmed: bool) -> list[CommitFil
     if not any(c.version == version for c in checkpoints):
         return None
     return None if any(c.version > version for c in checkpoints) else later
+
+
+def _is_same_commit(one: CommitInfo, other: CommitInfo) -> bool:
+    """Whether two commitInfos have the same transaction, or are equal if they name none."""
+    ids = one.body.get("txnId"), other.body.get("txnId")
+    return ids[0] == ids[1] if any(ids) else one.body == other.body
 
 
 def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
