@@ -329,6 +329,54 @@ def test_name_that_both_sides_have_is_refused_in_sql_text_of_matched_rows(
     assert lakelog.open(tmp_path).to_polars().equals(rows)
 
 
+TEXTS = pl.DataFrame({"id": [2, 3], "v": ["20", "x"], "w": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("clause", "given", "expected"),
+    [
+        ("when_matched_update", {"updates": {"v": "CAST(source.v AS INT)"}}, [1, 20]),
+        (
+            "when_matched_update",
+            {"updates": {"v": pl.col("source").struct.field("v").cast(pl.Int32)}},
+            [1, 20],
+        ),
+        ("when_matched_update", {"updates": {"v": "w"}, "predicate": "w > 0"}, [1, 1]),
+        ("when_matched_update", {"updates": {"v": pl.col("w") + pl.col("v")}}, [1, 3]),
+        ("when_matched_delete", {"predicate": "W = 1 AND source.v > '19'"}, [1]),
+        ("when_not_matched_insert", {"updates": {"id": "id", "v": "length(v)"}}, [1, 2, 1]),
+        ("when_not_matched_insert_all", {"except_cols": ["v", "w"]}, [1, 2, None]),
+    ],
+)
+def test_source_column_that_no_clause_takes_as_it_is_keeps_its_type(
+    tmp_path: Path, clause: str, given: dict[str, Any], expected: list[int | None]
+) -> None:
+    lakelog.write(
+        tmp_path, pl.DataFrame({"id": [1, 2], "v": [1, 2]}, schema_overrides={"v": pl.Int32})
+    )
+    getattr(lakelog.open(tmp_path).merge(TEXTS, "id"), clause)(**given).execute()
+    assert lakelog.open(tmp_path).to_polars().sort("id")["v"].to_list() == expected
+
+
+@pytest.mark.parametrize(
+    ("clause", "given"),
+    [
+        ("when_matched_update_all", {"except_cols": ["w"]}),
+        ("when_matched_update", {"updates": {"v": "source.v"}}),
+        ("when_not_matched_insert", {"updates": {"id": "id", "v": "v"}}),
+    ],
+)
+def test_source_column_of_another_type_is_not_assigned(
+    tmp_path: Path, clause: str, given: dict[str, Any]
+) -> None:
+    lakelog.write(
+        tmp_path, pl.DataFrame({"id": [1, 2], "v": [1, 2]}, schema_overrides={"v": pl.Int32})
+    )
+    merge = getattr(lakelog.open(tmp_path).merge(TEXTS, "id"), clause)(**given)
+    with pytest.raises(InvalidInputError, match="the column 'v' has another type"):
+        merge.execute()
+
+
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
 def test_keys_are_equal_as_in_conditions(tmp_path: Path, others: list[float]) -> None:
     nan = float("nan")

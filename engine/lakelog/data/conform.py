@@ -223,7 +223,7 @@ def unknown_column(given: pa.Field, known: Struct) -> InvalidInputError:
         column=given.name,
         expected=", ".join(known.names),
         found=given.name,
-        hint=f'{drop}, or add it to the table by Table.append(…, schema_mode="merge")',
+        hint=f'{drop}, or add it: schema_mode="merge" of Table.append and Table.merge does',
     )
 
 

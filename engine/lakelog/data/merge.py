@@ -79,6 +79,10 @@ class _Clause:
         named = {name.lower() for name in (self.skipped if self.values is None else self.values)}
         return [name for name in source if (name.lower() in named) != every]
 
+    def taken(self, source: Sequence[str]) -> list[str]:
+        """Columns of the source that the clause assigns without naming them."""
+        return self.columns(source) if self.values is None else []
+
 
 class Merge:
     """A merge that is described clause by clause; `execute` runs it. Made by `Table.merge` and
@@ -87,8 +91,9 @@ class Merge:
     The first clause of its kind whose predicate is true decides over a row. In predicates and
     values, ``source`` and ``target`` are struct columns with a row of each: ``source.x`` in SQL
     text, ``pl.col("source").struct.field("x")`` in Polars. A plain name is a column of the target
-    in clauses of target rows, and a column of the source in those of inserted rows; in SQL text of
-    clauses of matched rows, a name that both sides have is refused. Values are given as in
+    in clauses of target rows, and a column of the source in those of inserted rows. In clauses of
+    matched rows, it is also a column that only the source has, and in SQL text a name that both
+    sides have is refused. Values are given as in
     `Table.update`.
     """
 
@@ -190,7 +195,7 @@ class Merge:
             return self._run() if self._part is None else self._part(self._run)
 
     def _run(self) -> WriteReport:
-        if self._is_over or not (self._matched or self._not_matched or self._by_source):
+        if self._is_over or not self._clauses:
             raise InvalidInputError(
                 "a merge runs once, and needs at least one clause",
                 hint="call a method when_... of a new Table.merge(...) before execute",
@@ -202,13 +207,15 @@ class Merge:
         ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
         on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
+        assigned = self._assigned(incoming.schema)
         if self._options.schema_mode == "merge":
-            commit.set_metadata(commit.with_columns(self._assigned(incoming.schema)))
+            commit.set_metadata(commit.with_columns(assigned))
         else:
-            for field in self._assigned(incoming.schema):
+            for field in assigned:
                 if commit.snapshot.schema.field(field.name) is None:
                     raise unknown_column(field, commit.snapshot.schema)
-        source = _Source.of(incoming, commit.snapshot.schema, on.keys, self._memory_limit)
+        taken = {name for each in self._clauses for name in each.taken(incoming.schema.names)}
+        source = _Source.of(incoming, commit.snapshot.schema, on.keys, taken, self._memory_limit)
         commit.parameters |= {
             "predicate": on.parameter,
             **_clause_parameters("matchedPredicates", self._matched),
@@ -241,11 +248,13 @@ class Merge:
         commit.metrics |= _metrics(done, source.height)
         return commit.commit(done.report())
 
+    @property
+    def _clauses(self) -> list[_Clause]:
+        return [*self._matched, *self._not_matched, *self._by_source]
+
     def _assigned(self, source: pa.Schema) -> pa.Schema:
         """The columns of the source that clauses assign to columns of the same name."""
-        names: set[str] = set()
-        for clause in (*self._matched, *self._not_matched, *self._by_source):
-            names |= set(clause.columns(source.names))
+        names = {name for each in self._clauses for name in each.columns(source.names)}
         return pa.schema([field for field in source if field.name in names])
 
 
@@ -284,9 +293,9 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows to merge, in pieces, with keys and common columns in the target's types, without
-    struct fields that they lack; `starts` are the numbers of each piece's first row, and of all
-    rows.
+    """The rows to merge, in pieces, with the keys and the columns `taken` as values in the target's
+    types, without struct fields that they lack; `starts` are the numbers of each piece's first row,
+    and of all rows.
     """
 
     frames: Sequence[pl.DataFrame]
@@ -299,16 +308,18 @@ class _Source:
         incoming: Incoming,
         target: contract.Struct,
         keys: Mapping[str, str],
+        taken: Collection[str],
         memory_limit: int | None,
     ) -> _Source:
         of_target = {field.name.lower(): field.type for field in target.fields}
         names = {name: name.lower() for name in incoming.schema.names}
         names |= {ours: name.lower() for name, ours in keys.items()}
         given = {field.name: field.type for field in incoming.schema}
+        taken = {*taken, *keys.values()}
         known = {
             ours: given_part(of_target[name], given[ours])
             for ours, name in names.items()
-            if name in of_target
+            if name in of_target and (ours in taken or not _has_equivalent(given[ours]))
         }
         for name, ours in keys.items():
             key = contract.Field(ours, of_target[name.lower()])
@@ -367,6 +378,14 @@ class _Source:
         return pl.concat(parts, rechunk=True)[back] if parts else self.frames[0].clear()
 
 
+def _has_equivalent(type_: pa.DataType) -> bool:
+    try:
+        contract.from_arrow(pa.schema([("", type_)]))
+    except InvalidInputError:
+        return False
+    return True
+
+
 def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
     """The rows in a temporary file that is mapped into memory."""
     try:
@@ -407,7 +426,7 @@ class _Effect:
         self.where = condition(clause.predicate, seen, sides.rules.now_us)
         if self.where is not None:
             referenced_columns(self.where, seen)
-        self.taken = clause.columns(sides.source.names) if clause.values is None else []
+        self.taken = clause.taken(sides.source.names)
         self.assigned: Assignments | None = None
         if clause.kind != "delete":
             values, hint = sides.values(clause)
@@ -528,7 +547,11 @@ class _Merging(Change):
         partition_columns = snapshot.metadata.partition_columns
         sides = _Sides(rules, partition_columns, source.schema, keeps_fields)
         target_row = _with_struct(schema, contract.Field(TARGET, schema))
-        pair = _with_struct(target_row, contract.Field(SOURCE, source.schema))
+        of_target = {name.lower() for name in schema.names} | {SOURCE, TARGET}
+        alone = [f for f in source.schema.fields if f.name.lower() not in of_target]
+        self._of_source_alone = [field.name for field in alone]
+        pair = contract.Struct((*target_row.fields, *alone))
+        pair = _with_struct(pair, contract.Field(SOURCE, source.schema))
         source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))
         of_source = {name.lower() for name in source.schema.names} - {SOURCE, TARGET}
         of_both = of_source.intersection(name.lower() for name in schema.names)
@@ -721,7 +744,10 @@ class _Merging(Change):
         """The columns that clauses see."""
         seen = target.with_columns(target.to_struct(TARGET))
         if partners is not None:
-            seen = seen.with_columns(self._source.gather(partners).to_struct(SOURCE))
+            rows = self._source.gather(partners)
+            seen = seen.with_columns(
+                rows.to_struct(SOURCE), *rows.select(self._of_source_alone).get_columns()
+            )
         return seen
 
     def _require_single(self, target: pl.DataFrame, hit: NDArray[np.int64]) -> None:
