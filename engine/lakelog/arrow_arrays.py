@@ -4,6 +4,7 @@ numpy import pandas if it is installed, which takes a quarter of a second in eve
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,13 +49,20 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Python values in their own types; dicts and lists of pairs are maps if `type_` is one.
+    """Python values in their own types; dicts and lists of pairs are maps if `type_` is one, and
+    NaT and NA of pandas are null.
 
     Raises ArrowException, TypeError, ValueError and OverflowError for values of no common type, and
     for times with nanoseconds, which Arrow would cut.
     """
     if not pa.types.is_map(type_):
-        array = pa.array(values)
+        try:
+            array = pa.array(values)
+        except (pa.ArrowException, ValueError):
+            plain = [without_missing(value) for value in values]
+            if all(map(operator.is_, plain, values)):
+                raise
+            array, values = pa.array(plain), plain
         if "timestamp" in str(array.type) and any(map(_has_nanoseconds, values)):
             raise ValueError("a time has nanoseconds, beyond microseconds")
         return array
@@ -73,6 +81,18 @@ def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         from_python(keys, type_.key_type) if keys else pa.array([], type_.key_type),
         from_python(items, type_.item_type),
     )
+
+
+def without_missing(value: Any) -> Any:
+    """A value with None in place of NaT and NA of pandas, also inside lists and dicts."""
+    if type(value) in (list, tuple):
+        inner = [without_missing(each) for each in value]
+        return value if all(map(operator.is_, inner, value)) else inner
+    if type(value) is dict:
+        found = {key: without_missing(each) for key, each in value.items()}
+        return value if all(found[key] is value[key] for key in value) else found
+    is_missing = type(value).__name__ in {"NaTType", "NAType"}
+    return None if is_missing and type(value).__module__.startswith("pandas.") else value
 
 
 def _has_nanoseconds(value: Any) -> bool:

@@ -350,6 +350,32 @@ def test_literals_are_cast_without_loss_also_in_maps(
     assert table.to_polars().rows() == [(1, None, None)]
 
 
+MISSING: list[tuple[pl.DataType, Any, Any]] = [
+    (pl.Int64(), pd.NA, None),
+    (pl.Datetime("us"), pd.NaT, None),
+    (pl.Datetime("us", "UTC"), pd.NaT, None),
+    (pl.List(pl.Int64()), [1, pd.NA], [1, None]),
+    (pl.Struct({"a": pl.Int64, "b": pl.Date}), {"a": 1, "b": pd.NaT}, {"a": 1, "b": None}),
+    (pl.Map(pl.String, pl.Int64), {"a": pd.NA}, {"a": None}),
+    (pl.Float64(), float("nan"), float("nan")),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "stored"), MISSING)
+def test_missing_values_of_pandas_are_null(
+    tmp_path: Path, dtype: pl.DataType, value: Any, stored: Any
+) -> None:
+    table = lakelog.create(tmp_path / "t", {"k": pl.Int64(), "x": dtype}, upkeep=False)
+    table.append(pl.DataFrame({"k": [1]}))
+    table.update({"x": value})
+    with lakelog.Ingestor(table, tmp_path / "log") as ingestor:
+        ingestor.write([{"k": 2, "x": value}, {"k": 3}])
+    expected = pl.DataFrame(
+        {"k": [1, 2, 3], "x": [stored, stored, None]}, {"k": pl.Int64, "x": dtype}
+    )
+    assert table.to_polars().sort("k").equals(expected)
+
+
 def test_a_column_whose_name_has_a_dot_is_assigned_before_a_field(tmp_path: Path) -> None:
     rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3, "c.d": 4, "c": {"d": 5}}]})
     table = new_table(tmp_path, rows, **{"delta.columnMapping.mode": "name"})

@@ -17,7 +17,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.arrow_arrays import from_python
+from lakelog.arrow_arrays import from_python, without_missing
 from lakelog.data.conform import Conform, require_fields, to_table, wide_field
 from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, marks_rows
@@ -303,6 +303,7 @@ def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us
     if isinstance(value, str):
         return new_value(value, seen, field.name, field.type, now_us)
     dtype: pl.DataType | None = None
+    value = without_missing(value)
     try:
         if isinstance(value, dt.datetime | Decimal | Mapping | list | tuple):
             array = from_python([value], wide_field(field).type)
