@@ -348,6 +348,7 @@ ODD = pl.DataFrame(
         ("tags[1] = 'y' OR array_contains(tags, 'x')", [1]),
         ("size(tags) = 0", [2]),
         ("bin = 'a' OR bin = X'00FF'", [1, 2]),
+        ("bin = X'0FF'", [2]),
         ("ST.x IS NULL AND st IS NOT NULL", [2]),
         ('"Two Words" < 2 OR `two words` = 3', [1, 3]),
         ("n BETWEEN 0 AND NULL OR id = 3", [3]),
@@ -387,7 +388,7 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
     ("text", "message"),
     [
         ("10 / n > 5", "a division by zero"),
-        ("CAST(s AS INT) = 7", "a string that is not of int"),
+        ("CAST(s AS INT) = 7", "a string that cannot be cast to int"),
         ("n = 1; DROP TABLE t", "text that cannot be parsed"),
         ("n IN (SELECT 1)", "evaluated: n IN"),
         ("n = = 1", "text that cannot be parsed, at line 1, column 5"),

@@ -577,7 +577,8 @@ def _negative(self: Translation, node: Any) -> Value:
 
 
 def _hexadecimal(_self: Translation, node: Any) -> Value:
-    return constant(bytes.fromhex(str(node.this)))
+    digits = str(node.this)
+    return constant(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)))
 
 
 def _column(self: Translation, node: Any) -> Value:

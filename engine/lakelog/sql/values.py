@@ -365,7 +365,7 @@ def _inexact_cast(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
         refuse(RowError(is_long, f"a {type_name(value.type)} that Spark writes with an exponent"))
         return expr.cast(pl.String).str.replace("inf", "Infinity", literal=True)
     found = expr.cast(contract.to_polars(type_), strict=False)
-    what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
+    what = f"a {type_name(value.type)} that cannot be cast to {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
 
@@ -384,7 +384,7 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
         more = min(MOST_DIGITS, type_.scale + 18)
         wide = [pl.Decimal(MOST_DIGITS, places) for places in (more, type_.scale)]
         found = pl.coalesce(rounded(text.cast(dtype, strict=False), type_) for dtype in wide)
-    what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
+    what = f"a {type_name(value.type)} that cannot be cast to {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
 
@@ -562,7 +562,11 @@ def _text_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     number = pl.when(is_plain).then(text).cast(pl.Int128, strict=False)
     low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
     certain = number.is_between(low, high).fill_null(value=False)
-    refuse(RowError(text.is_not_null() & ~certain, f"a string that is not of {type_name(type_)}"))
+    refuse(
+        RowError(
+            text.is_not_null() & ~certain, f"a string that cannot be cast to {type_name(type_)}"
+        )
+    )
     return number.cast(contract.to_polars(type_), strict=False)
 
 
