@@ -242,6 +242,21 @@ def test_torn_dangling_or_outdated_pointer_is_repaired(tmp_path: Path, content: 
     assert plan_of(table).is_clean
 
 
+def test_checkpoint_that_is_written_during_the_diagnosis_is_no_problem(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+
+    def overtake(*_: object) -> None:
+        if not newer:
+            newer.append(lakelog.open(where, upkeep=False).alter.set_properties({"a": "1"}))
+            lakelog.open(where).checkpoint()
+
+    newer: list[object] = []
+    assert table.repair(plan=False, progress=overtake).repaired.is_empty()
+    assert newer
+    assert json.loads(pointer(where).read_text())["version"] == 9
+
+
 def test_missing_pointer_is_written(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)

@@ -246,6 +246,8 @@ def diagnose_pointer(
         problem = "it was not found"
     elif pointed is None:
         problem = "it is damaged"
+    elif _is_written_since(log, listing, pointed):
+        return
     elif pointed not in versions:
         problem = f"it names version {pointed}, which has no complete valid checkpoint"
     elif not any(_may_be_named(log, c) for c in readable if c.version == pointed):
@@ -275,6 +277,12 @@ def diagnose_pointer(
             return
     is_last_record = pointed in {c.version for c in invalid} - versions
     yield _of_pointer(log, pointed, problem, newest, is_last_record=is_last_record)
+
+
+def _is_written_since(log: Log, listing: LogListing, version: int) -> bool:
+    """Whether a version has a checkpoint that another program wrote after the listing."""
+    before = {c.version for c in listing.checkpoints}
+    return version not in before and any(c.version == version for c in log.list_all().checkpoints)
 
 
 def _of_pointer(
