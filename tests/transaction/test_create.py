@@ -150,6 +150,33 @@ def test_schemas_and_fields_of_other_arrow_libraries_are_taken(tmp_path: Path) -
     )
 
 
+def test_texts_in_the_metadata_of_arrow_fields_are_kept(tmp_path: Path) -> None:
+    inner = deltalake.Field("a", PrimitiveType("long"), metadata={"comment": "inside"})
+    texts = {
+        "comment": "a number",
+        "CURRENT_DEFAULT": "7",
+        "delta.invariants": '{"expression":{"expression":"x > 3"}}',
+    }
+    fields = [
+        deltalake.Field("x", PrimitiveType("long"), metadata=texts),
+        deltalake.Field("s", StructType([inner])),
+        deltalake.Field(
+            "y", PrimitiveType("long"), metadata={"delta.generationExpression": "s.a + 1"}
+        ),
+    ]
+    table = lakelog.create(tmp_path, deltalake.Schema(fields))
+    assert deltalake.DeltaTable(tmp_path).schema() == deltalake.Schema(fields)
+    table.append(pl.DataFrame({"s": [{"a": 1}]}))
+    assert table.to_polars().rows() == [(7, {"a": 1}, 2)]
+    with pytest.raises(InvalidInputError, match="invariant of 'x'"):
+        table.append(pl.DataFrame({"x": [3]}))
+    others = pa.field("z", pa.int64(), metadata={"PARQUET:field_id": "5", "own": "text"})
+    table.alter.add_columns(others)
+    assert table.snapshot().schema.fields[3].metadata == {}
+    with pytest.raises(InvalidInputError, match="the metadata of 'w' is not UTF-8"):
+        table.alter.add_columns(pa.field("w", pa.int64(), metadata={"comment": b"\xff"}))
+
+
 @pytest.mark.parametrize(
     "schema",
     [{"a": pl.Time}, {"a": pl.Duration}, pa.schema([("a", pa.uint64())]), 3, "x", ["a"], [5]],

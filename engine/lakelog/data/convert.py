@@ -233,7 +233,7 @@ def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | N
     kinds = iter([column.physical_type for column in parquet])
     schema = pa.schema([_with_instants(field, kinds) for field in file.schema_arrow])
     try:
-        columns = contract.from_arrow(schema, void=True)
+        columns = contract.from_arrow(contract.schema_without_metadata(schema), void=True)
     except InvalidInputError as cause:
         raise InvalidInputError(
             cause.message, path=path, expected=cause.expected, found=cause.found

@@ -44,6 +44,9 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 """Metadata of a field with the SQL text of its default."""
 
+_TEXTS = ("comment", "delta.generationExpression", "delta.invariants", CURRENT_DEFAULT)
+"""Metadata of fields whose values are texts."""
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _MAX_PRECISION = 38
 _PRIMITIVES = frozenset(
@@ -421,8 +424,9 @@ def _names_by_arrow() -> dict[pa.DataType, str]:
 
 
 def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
-    """The columns of an Arrow schema; a type without an equivalent raises InvalidInputError, and so
-    does Arrow's null type without `void`.
+    """The columns of an Arrow schema, with the metadata of fields that Delta defines and that are
+    texts. A type without an equivalent raises InvalidInputError, and so does Arrow's null type
+    without `void`.
 
     >>> import pyarrow as pa
     >>> from_arrow(pa.schema([("n", pa.uint8())])).fields[0].type
@@ -433,7 +437,14 @@ def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
 
 def _from_arrow_field(field: pa.Field, void: bool, above: str = "") -> Field:
     type_ = _from_arrow(above + field.name, field.type, void)
-    return Field(field.name, type_, bool(field.nullable))
+    given = {name: (field.metadata or {}).get(name.encode()) for name in _TEXTS}
+    try:
+        metadata = {name: text.decode() for name, text in given.items() if text is not None}
+    except UnicodeDecodeError as cause:
+        raise InvalidInputError(
+            f"the metadata of {above + field.name!r} is not UTF-8", column=above + field.name
+        ) from cause
+    return Field(field.name, type_, bool(field.nullable), metadata)
 
 
 def _from_arrow(path: str, type_: pa.DataType, void: bool) -> DataType:
