@@ -276,6 +276,28 @@ def test_text_longer_than_its_column_raises(text: str) -> None:
     assert "too long" in conversion_error(["abcd"], Primitive(text)).message
 
 
+def test_texts_of_limited_length_in_nested_values_are_refused() -> None:
+    metadata = {"__CHAR_VARCHAR_TYPE_STRING": "array<varchar(3)>"}
+    columns = [Field("a", LONG), Field("tags", Array(STRING), metadata=metadata)]
+    assert Conform(columns).table(pa.table({"a": [1]}))["tags"].to_pylist() == [None]
+    with pytest.raises(UnsupportedFeatureError, match="limited length") as error:
+        Conform(columns).table(pa.table({"tags": [["a"]]}))
+    assert error.value.column == "tags"
+
+
+def test_slices_of_lists_of_run_ends_keep_their_values() -> None:
+    values = pa.RunEndEncodedArray.from_arrays(
+        pa.array([2, 4, 7], pa.int32()), pa.array(["a", None, "b"])
+    )
+    expected = [None, None, "b", "b", "b"]
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 7], pa.int32()), values)
+    assert converted(lists.slice(1), Array(STRING)) == [expected]
+    tail = pa.ListArray.from_arrays(pa.array([0, 2, 5], pa.int32()), values.slice(2))
+    assert converted(tail, Array(STRING)) == [expected[:2], expected[2:]]
+    pairs = pa.FixedSizeListArray.from_arrays(values.slice(1), 2)
+    assert converted(pairs.slice(1), Array(STRING)) == [[None, "b"], ["b", "b"]]
+
+
 def test_value_of_an_unknown_type_that_is_not_null_raises() -> None:
     columns = [Field("a", LONG), Field("v", Primitive("interval"))]
     conform = Conform(columns)

@@ -552,6 +552,14 @@ def test_expression_that_fails_on_a_partition_value_never_prunes() -> None:
     assert mask.to_list() == [True, True]
 
 
+def test_cast_that_wraps_around_never_prunes() -> None:
+    text = json.dumps({"numRecords": 2, "minValues": {"i": -(2**31) - 1}, "maxValues": {"i": 0}})
+    wrapped = i.cast(pl.Int32, wrap_numerical=True)
+    assert pl.DataFrame({"i": [-(2**31) - 1, 0]}).filter(wrapped > 5).height == 1
+    assert keep(wrapped > 5, [{}], [text]) == [True]
+    assert keep(i.cast(pl.Int32, strict=False) > 5, [{}], [text]) == [False]
+
+
 def test_partitions_alone_prune_without_statistics() -> None:
     partitions = typed_partitions(pl.Series(PARTITION_VALUES, dtype=MAP), SCHEMA, PARTITIONS)
     where = (q == 1) & (i > 5)

@@ -202,6 +202,46 @@ def test_values_of_conditions_have_the_values_of_spark(utc: Any, tmp_path: Path)
         assert values_of(pa.chunked_array([values])) == values_of(expected), text
 
 
+ODD_TEXTS = [
+    *("abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC", "a\x85", "", None),
+    *(
+        "e\u0301x",
+        "\t5",
+        "5\r",
+        " 5 ",
+        "\x1f1.5\n",
+        "\u00a05",
+        "\u30005",
+        "5\x00",
+        "a\u2028",
+        "x_1",
+    ),
+]
+PATTERNS = [
+    *(r"^\w+$", r"^[^\w]$", r"^\W$", r"\d|\s$", r"^\S\D\z", "^a$", "^(a$|x)", "^a.b$", "(?s)^a.b$"),
+    *("(?i)^ABC$", r"\<b\>", "[*+?]$", r"^[a-z&&[^b]]\z", r"^\p{L}\z", "^$", r"a[\s]\z", "^.$"),
+]
+
+
+def test_texts_have_the_values_of_spark(utc: Any, tmp_path: Path) -> None:
+    rows = pa.table({"t": ODD_TEXTS, "row": range(len(ODD_TEXTS))})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    texts = [f"t RLIKE '{pattern}'" for pattern in PATTERNS]
+    texts += ["reverse(t)", "try_cast(t AS BIGINT)", "try_cast(t AS DOUBLE)", "try_cast(t AS INT)"]
+    utc.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    try:
+        theirs = utc.read.parquet(str(tmp_path / "rows.parquet"))
+        chosen = (f"({text}) v{number}" for number, text in enumerate(texts))
+        found = theirs.selectExpr("row", *chosen).toArrow().sort_by("row")
+    finally:
+        utc.conf.unset("spark.sql.parser.escapedStringLiterals")
+    schema = Struct((Field("t", Primitive("string")),))
+    for number, text in enumerate(texts):
+        expr = new_value(text, schema, "v", Primitive("void"), 0)
+        values = pl.DataFrame(rows).select(v=expr)["v"].to_arrow()
+        assert values_of(pa.chunked_array([values])) == values_of(found[f"v{number}"]), text
+
+
 class Grammar:
     """Random expressions of the supported subset, by type."""
 

@@ -317,6 +317,7 @@ ODD = pl.DataFrame(
         "bin": [b"a", b"\x00\xff", None],
         "st": [{"X": 1}, {"X": None}, None],
         "Two Words": [1, 2, 3],
+        "huge": [3 * 10**18, 0, None],
     }
 )
 
@@ -334,6 +335,11 @@ ODD = pl.DataFrame(
         ("s LIKE 'a!_b' ESCAPE '!'", [1]),
         ("s NOT LIKE 'a%'", [2]),
         ("s ILIKE 'A%' OR s RLIKE '^[0-9]$'", [1, 2]),
+        ("huge * huge > 1 AND huge * 2 + huge > 1", [1]),
+        ("reverse(concat('e\u0301', n)) = concat(n, '\u0301e')", [1, 2]),
+        ("TRY_CAST(concat('\t', n, '\r\n') AS BIGINT) = n", [1, 2]),
+        ("TRY_CAST(concat('\n1.', n, '\t') AS DOUBLE) = 1.1", [1]),
+        ("TRY_CAST(concat('\u00a0', n) AS BIGINT) = n", []),
         ("f32 = 0.1", []),
         ("f32 = CAST(0.1 AS FLOAT) OR f32 = '0.5'", [1, 2]),
         ("price IN (1.5, 7) OR price = '2'", [1, 2]),
@@ -402,6 +408,17 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("s LIKE 'a' ESCAPE ''", "the escape character ''"),
         ("s LIKE 'a\\_\\b'", "has to be before %, _ or another"),
         ("s RLIKE '('", r"the regular expression '\('"),
+        *[
+            (f"s RLIKE '{pattern}'", "may match other texts than in Spark")
+            for pattern in (
+                *("a++", "(?m)^a", "a$b", "[[:alpha:]]", "[a--b]", r"\Qa", r"\p{Lower}"),
+                *(r"[^\D]", r"\b{start}", "(?i)é", "(?=a)", "[]a]"),
+            )
+        ],
+        ("huge * huge > 0.5", "an overflow of decimal"),
+        ("huge * huge * huge > 0", "an overflow of a whole number"),
+        ("huge * huge * huge < 0 OR n = 1", "an overflow of a whole number"),
+        ("timestamp_seconds(huge * huge) > '2026-01-01'", "an overflow of bigint"),
         ("n < 1e400", "the number 1e400"),
         ("EXTRACT(upper FROM s) = 'A'", "the part upper of a time"),
         ("CAST(n AS DOUBLE) % 3 = 1", "a value other than 1, 2, 4"),
@@ -444,6 +461,36 @@ def test_columns_are_computed_alike_in_batches_of_any_size(tmp_path: Path) -> No
     table.append(pl.DataFrame({"f": [3.0, 6.0]}))
     assert table.to_polars()["g"].sort().to_list() == [0.3, 0.3, 0.3, 0.6, 0.6]
     assert table.delete("f / 10 > 0.3D AND f < 4").num_deleted_rows == 0
+
+
+TEXTS = ["abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC", "a\x85", ""]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching"),
+    [
+        (r"^\w+$", ["abc", "a\n", "a\r\n", "ABC", "a\x85"]),
+        (r"^[^\w]$", ["é", "٣", "\u00a0"]),
+        (r"^\W$", ["é", "٣", "\u00a0"]),
+        (r"\d|\s$", ["a\n", "a\r\n"]),
+        (r"^\S\D\z", ["a\n", "a+", "a\x85"]),
+        ("^a$", ["a\n", "a\r\n", "a\x85"]),
+        ("^(a$|x)", ["a\n", "a\r\n", "a\x85"]),
+        ("^a.b$", []),
+        ("(?s)^a.b$", ["a\rb"]),
+        ("(?i)^ABC$", ["abc", "ABC"]),
+        (r"\<b\>", ["<b>"]),
+        ("[*+?]$", ["a+"]),
+        (r"^[a-z&&[^b]]\z", []),
+        (r"^\p{L}\z", ["é"]),
+        ("^$", [""]),
+    ],
+)
+def test_regular_expressions_have_the_meaning_of_java(pattern: str, matching: list[str]) -> None:
+    rows = pl.DataFrame({"s": TEXTS})
+    where = condition(f"s RLIKE '{pattern}'", struct_of(rows.schema), NOW_US)
+    assert where is not None
+    assert rows.filter(where)["s"].to_list() == matching
 
 
 def test_list_with_nulls_that_lacks_a_value_may_contain_it() -> None:

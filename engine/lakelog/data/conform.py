@@ -384,6 +384,13 @@ def _check(values: Any, column: Field, path: str) -> None:
         )
     limit = _LENGTH.fullmatch(str(column.metadata.get(_CHAR_VARCHAR) or _name(column.type)))
     if limit is None:
+        if "char(" in str(column.metadata.get(_CHAR_VARCHAR)) and values.null_count < len(values):
+            raise UnsupportedFeatureError(
+                f"the column {path!r} has texts of limited length inside, which are not checked",
+                column=path,
+                found=column.metadata[_CHAR_VARCHAR],
+                hint="write this column with Spark, or omit it; its values will be null",
+            )
         return
     longest = pc.max(pc.utf8_length(values)).as_py()
     if longest is not None and longest > int(limit[1]):
@@ -580,9 +587,9 @@ def _fit_variant(array: pa.Array, path: str) -> pa.Array:
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     if not contract.is_list(array.type):
         _refuse(array.type, type_, path)
+    array = _unsliced(array, path)  # first, because Arrow's cast forgets offsets of run-ends
     if not pa.types.is_large_list(array.type):
         array = as_lists(array, pa.large_list(array.type.value_field))
-    array = _unsliced(array, path)
     here = f"{path}.element"
     values = _fit(array.values, type_.element, here)
     fitted = pa.LargeListArray.from_arrays(

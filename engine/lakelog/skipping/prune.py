@@ -451,7 +451,13 @@ class _Walker:
                 if f == "Date":
                     return values.rising(lambda bound: bound.dt.date(), pl.Date())
                 return values.rising(lambda bound: bound.dt.year(), pl.Int32())
-            case {"Cast": {"expr": inner, "dtype": {"Literal": target}}}:
+            case {
+                "Cast": {
+                    "expr": inner,
+                    "dtype": {"Literal": target},
+                    "options": "Strict" | "NonStrict",  # one that wraps around keeps no order
+                }
+            }:
                 values = self.values(expr.meta.pop()[0], inner)
                 return None if values is None else _cast(values, target)
         return None

@@ -282,6 +282,7 @@ def _of_epoch(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     if not is_integral(value.type):
         raise _refuse(name, value)
     factor = _MICROSECONDS[name.removeprefix("timestamp_")]
+    value = self.cast(value, LONG)
     us = whole(value.expr.cast(pl.Int128) * factor, LONG, self.refuse_if).expr
     return time_of(us, TIMESTAMP, self.refuse_if, exact=self.exact)
 
@@ -581,8 +582,54 @@ def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(found.cast(pl.Int32), INTEGER)
 
 
+_LINE_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])"
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\x0B\f\r"}
+_PATTERN_PARTS = re.compile(
+    r"(?P<escape>\\(?:p\{\w+\}|.))|(?P<possessive>[*+?}]\+)|(?P<flags>\(\?(?![:<]))"
+    r"|(?P<set>\[\^?\]|\[:|--|~~)|(?P<bracket>[\[\]])|(?P<end>\$)(?P<last>$|[)|])|(?P<other>.)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _as_in_java(pattern: str) -> str:
+    """A regular expression of Java as one of Rust that matches the same texts."""
+    flags = re.match(r"\(\?([is]+)\)", pattern)
+    start = flags.end() if flags else 0
+    is_dot_all = flags is not None and "s" in flags[1]
+    found = [pattern[:start]]
+    depth = 0  # of sets in brackets
+    for part in _PATTERN_PARTS.finditer(pattern, start):
+        text, kind = part[0], part.lastgroup
+        escaped = text[1:] if kind == "escape" else ""
+        if kind == "bracket":
+            depth = depth + 1 if text == "[" else max(0, depth - 1)
+        elif escaped in {"<", ">"}:
+            text = escaped  # to Rust, these are the bounds of a word
+        elif escaped.lower() in _CLASSES and not (depth and escaped.isupper()):
+            chars = _CLASSES[escaped.lower()]
+            text = chars if depth else f"[{'^' * escaped.isupper()}{chars}]"
+        elif text == "." and not (depth or is_dot_all):
+            text = r"[^\n\r\x{85}\x{2028}\x{2029}]"
+        elif kind == "last" and not depth:
+            text = rf"{_LINE_END}?\z{part['last']}"
+        elif (
+            (not depth and (kind in {"possessive", "flags"} or text == "$"))
+            or (kind == "set" and (depth or text[0] == "["))
+            or (escaped in {"b", "B"} and pattern[part.end() : part.end() + 1] == "{")
+            or (escaped.isalpha() and escaped not in "AzbBnrtfa" and escaped not in "xu")
+            or (escaped[:1] in {"p", "P"} and len(escaped) > 5)
+            or (flags is not None and "i" in flags[1] and not text.isascii())
+        ):
+            raise UnsupportedExpressionError(
+                f"{text!r} in the regular expression {pattern!r}, which may match other texts "
+                "than in Spark"
+            )
+        found.append(text)
+    return "".join(found)
+
+
 def _matches(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    pattern = _literal(self, name, nodes[1], str)
+    pattern = _as_in_java(_literal(self, name, nodes[1], str))
     try:
         pl.select(pl.lit("").str.contains(pattern))
     except pl.exceptions.PolarsError as cause:
@@ -593,7 +640,9 @@ def _matches(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 def _changed_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
     if name == "reverse":
-        return Value(text.str.reverse(), STRING)
+        chars = text.str.extract_all("(?s).").list  # Polars reverses graphemes
+        backwards = pl.int_ranges(chars.len().cast(pl.Int64) - 1, -1, -1)
+        return Value(chars.gather(backwards).list.join(""), STRING)
     word = pl.element().str
     words = text.str.to_lowercase().str.split(" ")
     return Value(

@@ -290,7 +290,11 @@ class Translation:
             type_ = common_type(a.type, b.type)
             assert type_ is not None
             wide = pl.Int64 if self.exact and type_ != LONG else pl.Int128
-            return self.whole(_ARITHMETIC[operator](a.expr.cast(wide), b.expr.cast(wide)), type_)
+            compute = _ARITHMETIC[operator]
+            if not (self.exact or all(v.is_literal or v.expr.meta.is_column() for v in (a, b))):
+                near = compute(a.expr.cast(pl.Float64), b.expr.cast(pl.Float64)).abs()
+                self.refuse_if(RowError(near >= 2.0**126, "an overflow of a whole number"))
+            return self.whole(compute(a.expr.cast(wide), b.expr.cast(wide)), type_)
         kinds = {type(a.type), type(b.type)}
         if Decimal in kinds and all(
             isinstance(v.type, Decimal) or is_integral(v.type) for v in (a, b)

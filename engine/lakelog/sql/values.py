@@ -259,6 +259,9 @@ DAY_US = 86_400_000_000
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?"
+_BLANKS = "".join(map(chr, range(ord(" ") + 1)))
+"""Characters that Spark ignores around a text that it casts."""
+
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?|inf(inity)?)|nan", re.ASCII | re.IGNORECASE)
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -312,7 +315,7 @@ def _kind(type_: DataType) -> str:
 
 def _from_text(text: str, type_: DataType, *, exact: bool) -> Any:
     """A string literal as a value of a type."""
-    plain = text.strip(" ")
+    plain = text.strip(_BLANKS)
     found: Any = None
     try:
         if is_integral(type_) and re.fullmatch(r"[+-]?\d+", plain, re.ASCII):
@@ -358,7 +361,7 @@ def _float_literal(number: decimal.Decimal, type_: DataType) -> Value:
 
 
 def _inexact_cast(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
-    expr = value.expr.str.strip_chars(" ") if value.type == STRING != type_ else value.expr
+    expr = value.expr.str.strip_chars(_BLANKS) if value.type == STRING != type_ else value.expr
     if type_ == STRING and value.type in {DOUBLE, FLOAT}:
         size = value.expr.abs()
         is_long = size.is_finite() & (size > 0) & ~size.is_between(1e-3, 1e7, closed="left")
@@ -380,7 +383,7 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     else:
         # A double has the digits of its text, at most 17. Polars rounds halves of texts to even.
         text = value.expr if value.type == STRING else value.expr.cast(pl.Float64).cast(pl.String)
-        text = text.str.strip_chars(" ")
+        text = text.str.strip_chars(_BLANKS)
         more = min(MOST_DIGITS, type_.scale + 18)
         wide = [pl.Decimal(MOST_DIGITS, places) for places in (more, type_.scale)]
         found = pl.coalesce(rounded(text.cast(dtype, strict=False), type_) for dtype in wide)
@@ -438,15 +441,13 @@ def _plain_cast(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
 
 def _whole_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     assert isinstance(type_, Decimal)
+    found = value.expr.cast(contract.to_polars(type_), strict=False)
     digits = type_.precision - type_.scale
-    if digits < DECIMAL_DIGITS[value.type.name]:  # type: ignore[union-attr]
-        bound = pl.lit(10**digits, pl.Int128)
-        refuse(
-            RowError(
-                value.expr.cast(pl.Int128).abs() >= bound, f"an overflow of {type_name(type_)}"
-            )
-        )
-    return value.expr.cast(contract.to_polars(type_), strict=False)
+    # What was computed may exceed its type.
+    if digits < DECIMAL_DIGITS[value.type.name] or not value.expr.meta.is_column():  # type: ignore[union-attr]
+        is_beyond = value.expr.is_not_null() & found.is_null()
+        refuse(RowError(is_beyond, f"an overflow of {type_name(type_)}"))
+    return found
 
 
 def _decimal_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
@@ -557,7 +558,7 @@ def _time_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
 
 
 def _text_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
-    text = value.expr.str.strip_chars(" ")
+    text = value.expr.str.strip_chars(_BLANKS)
     is_plain = text.str.contains(r"^[+-]?[0-9]{1,37}$")
     number = pl.when(is_plain).then(text).cast(pl.Int128, strict=False)
     low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
@@ -571,21 +572,21 @@ def _text_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
 
 
 def _text_to_double(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
-    text = value.expr.str.strip_chars(" ")
+    text = value.expr.str.strip_chars(_BLANKS)
     is_plain = text.str.contains(r"^[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
     refuse(RowError(~is_plain, "a string that is not a plain number"))
     return pl.when(is_plain).then(text).cast(pl.Float64, strict=False)
 
 
 def _text_to_boolean(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
-    text = value.expr.str.strip_chars(" ").str.to_lowercase()
+    text = value.expr.str.strip_chars(_BLANKS).str.to_lowercase()
     yes, no = text.is_in(_TRUE), text.is_in(_FALSE)
     refuse(RowError(~(yes | no), "a string that is not a truth value"))
     return yes
 
 
 def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
-    text = value.expr.str.strip_chars(" ")
+    text = value.expr.str.strip_chars(_BLANKS)
     is_plain = text.str.contains(rf"^{_DAY}(?:[ T].*)?$")
     found = pl.when(is_plain).then(text.str.slice(0, 10)).str.to_date("%Y-%m-%d", strict=False)
     certain = found.is_not_null() & (found >= _FIRST_DAY)
@@ -596,7 +597,7 @@ def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
 
 
 def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
-    text = value.expr.str.strip_chars(" ")
+    text = value.expr.str.strip_chars(_BLANKS)
     is_plain = text.str.contains(f"^{_time_pattern(type_)}$")
     clock = text.str.slice(11).str.replace("(?:Z|[+-].*)$", "")
     full = pl.concat_str(
@@ -625,8 +626,9 @@ def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
 
 def may_be_time(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
     """Texts of other forms, which Spark may take as dates or times, such as 2026-1-31."""
-    plain = text.str.contains(f"^ *{_time_pattern(type_)} *$")
-    has_year = text.str.contains(r"^\s*[+-]?[0-9]{4}") & ~plain
+    text = text.str.strip_chars(_BLANKS)
+    plain = text.str.contains(f"^{_time_pattern(type_)}$")
+    has_year = text.str.contains(r"^[+-]?[0-9]{4}") & ~plain
     return RowError(failed & has_year, "a string that may be a date or a time to Spark")
 
 
