@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import polars as pl
 import pytest
 
+import lakelog
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.properties import DELTA_PROPERTIES
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
@@ -82,6 +86,21 @@ def test_key_in_the_wrong_letter_case_raises_with_the_correct_spelling() -> None
     with pytest.raises(InvalidPropertyError, match="letter case") as refused:
         DELTA.properties.check({"delta.appendonly": "true"})
     assert refused.value.expected == "delta.appendOnly"
+
+
+def test_key_that_is_not_case_sensitive_replaces_another_spelling(tmp_path: Path) -> None:
+    key = "spark.indextables.checkpoint.interval"
+    other = "spark.indextables.Checkpoint.Interval"
+    schema = {"id": pl.Int64}
+    with pytest.raises(InvalidPropertyError, match="set twice") as error:
+        lakelog.create(tmp_path, schema, format="indextables", configuration={key: "2", other: "3"})
+    assert (error.value.path, error.value.found) == (other, "3")
+    table = lakelog.create(tmp_path, schema, format="indextables", configuration={key: "2"})
+    table.alter.set_properties({other: "3"})
+    assert table.snapshot().metadata.configuration == {other: "3"}
+    assert table.checkpoint().version == 1
+    table.alter.unset_properties([key])
+    assert table.snapshot().metadata.configuration == {}
 
 
 @pytest.mark.parametrize("key", ["delta.minReaderVersion", "delta.minWriterVersion"])

@@ -85,7 +85,7 @@ from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
 from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
 from lakelog.dialects.properties import CHECKPOINT_FAMILIES
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import CorruptionError, InvalidPropertyError, UnsupportedFeatureError
+from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
 from lakelog.model.durations import parse_interval_ms
 from lakelog.model.metadata import Metadata
@@ -175,19 +175,7 @@ class _Reader:
             if key.lower().startswith(CHECKPOINT_FAMILIES)
         }
         dialect.properties.check(owned)
-        self._values: dict[str, str] = {}
-        spelled: dict[str, str] = {}
-        for key, value in owned.items():
-            # Delta's keys are case-sensitive, and validated before.
-            lower = key.lower()
-            if value is not None and self._values.setdefault(lower, value) != value:
-                raise InvalidPropertyError(
-                    "the property is set twice, in different letter case, with different values",
-                    path=key,
-                    expected=f"{spelled[lower]} = {self._values[lower]}",
-                    found=value,
-                )
-            spelled[lower] = key
+        self._values = {key.lower(): value for key, value in owned.items() if value is not None}
 
     def text(self, key: str, default: str = "", delta: str = "") -> str:
         """A property's value in lower case; `delta` is the key of Delta, which takes precedence."""

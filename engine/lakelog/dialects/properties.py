@@ -220,8 +220,20 @@ class PropertyRules:
 
     def check(self, configuration: Mapping[str, str | None]) -> None:
         """Raise InvalidPropertyError (key in ``path``) for unknown keys and invalid values."""
+        seen: dict[str, str] = {}
         for key, value in configuration.items():
-            self.check_one(key, key.lower(), value)
+            lower = key.lower()
+            self.check_one(key, lower, value)
+            if value is None or not lower.startswith(SPARK_INDEXTABLES):
+                continue
+            other = seen.setdefault(lower, key)
+            if configuration[other] != value:
+                raise InvalidPropertyError(
+                    "the property is set twice, in different letter case, with different values",
+                    path=key,
+                    expected=f"{other} = {configuration[other]}",
+                    found=value,
+                )
 
     def check_one(self, key: str, lower: str, value: str | None) -> None:
         """Check one property; `lower` is its key in lower case."""
@@ -238,6 +250,13 @@ class PropertyRules:
             if ignored is not None and (value or "").lower() != (ignored[1] or None):
                 found.append(f"the property {key} has no effect: {ignored[0]}")
         return found
+
+
+def spellings(configuration: Mapping[str, str | None], key: str) -> list[str]:
+    """The keys of a configuration that are the same property as `key`."""
+    if not key.lower().startswith(SPARK_INDEXTABLES):
+        return [key] if key in configuration else []
+    return [each for each in configuration if each.lower() == key.lower()]
 
 
 def _check_indextables(key: str, lower: str, value: str | None) -> None:

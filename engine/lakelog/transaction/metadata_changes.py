@@ -20,6 +20,7 @@ import polars as pl
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.features import FEATURE_PROPERTY
+from lakelog.dialects.properties import spellings
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions, contract
 from lakelog.model.contract import fields_of
@@ -237,7 +238,8 @@ def change_metadata(
     merged = dict(current.configuration)
     for properties in (changes.pop("configuration", None), configuration):
         for key, value in (properties or {}).items():
-            merged.pop(key, None)
+            for same in spellings(merged, key):
+                del merged[same]
             if value is not None:
                 merged[key] = _property(key, value)
     if schema is not None:
