@@ -105,6 +105,74 @@ def test_parquet_is_continued_by_row(
     assert ids(events) == list(range(10))
 
 
+def write_rows(path: Path, ids: list[int]) -> None:
+    """Write ids to a file in the format of its suffix."""
+    rows = pa.table({"id": ids})
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(rows, path)
+        case ".arrow":
+            with pa.ipc.new_file(path, rows.schema) as file:
+                file.write_table(rows, max_chunksize=2)
+        case ".arrows":
+            with pa.ipc.new_stream(path, rows.schema) as stream:
+                stream.write_table(rows, max_chunksize=2)
+        case ".csv":
+            path.write_text("\n".join(["id", *map(str, ids), ""]))
+        case _:
+            path.write_text("".join(f'{{"id": {each}}}\n' for each in ids))
+
+
+@pytest.mark.parametrize("form", ["ndjson", "csv", "parquet", "arrow", "arrows"])
+@pytest.mark.parametrize("later", [[3, 4], [3, 4, 5], [3, 4, 5, 6, 7]])
+def test_a_replaced_file_is_not_continued(
+    lakelog: Any, events: library.Table, tmp_path: Path, form: str, later: list[int]
+) -> None:
+    path = tmp_path / f"a.{form}"
+    write_rows(path, [1, 2])
+    call = ("ingest", "events", path, "--directory", "log", "--resume")
+    assert lakelog(*call).code == 0
+    (tmp_path / "link").symlink_to(path)
+    kind = "arrow" if form == "arrows" else form
+    again = ("ingest", "events", tmp_path / "link", "--format", kind, *call[3:])
+    assert lakelog(*again).code == 0
+    path.rename(tmp_path / "old")
+    write_rows(path, later)
+    refused = lakelog(*call)
+    assert refused.code == 2
+    assert "the ingested part of the file has changed" in refused.errors
+    assert "it was replaced: use another name, or another directory" in refused.errors
+    assert ids(events) == [1, 2]
+
+
+@pytest.mark.parametrize("form", ["ndjson", "csv", "arrows"])
+def test_a_file_that_grew_is_continued(
+    lakelog: Any, events: library.Table, tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / f"a.{form}"
+    numbers = list(range(4_000))  # more than the first and the last bytes of the fingerprint
+    call = ("ingest", "events", path, "--directory", "log", "--resume")
+    for count in (3_000, 4_000, 4_000):
+        write_rows(path, numbers[:count])
+        assert lakelog(*call).code == 0
+    assert ids(events) == numbers
+
+
+def test_a_position_without_a_fingerprint_is_continued(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "a.ndjson", [1, 2])
+    call = ("ingest", "events", "a.ndjson", "--directory", "log")
+    assert lakelog(*call).code == 0
+    path = tmp_path / "log" / "ingest.json"
+    state = json.loads(path.read_text())
+    assert list(state.pop("fingerprints")) == [str(tmp_path / "a.ndjson")]
+    path.write_text(json.dumps(state))
+    write_rows(tmp_path / "a.ndjson", [3, 4, 5])
+    assert lakelog(*call, "--resume").code == 0
+    assert ids(events) == [1, 2, 5]
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "kept", "rejected"),
     [

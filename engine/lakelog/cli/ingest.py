@@ -26,6 +26,7 @@ from lakelog.errors import InvalidInputError
 if TYPE_CHECKING:
     from lakelog.ingest.files import Format
     from lakelog.ingest.ingestor import Ingestor
+    from lakelog.ingest.records import Position
     from lakelog.ingest.rows import FileRows
 
 _INTERRUPTED = 130
@@ -196,7 +197,7 @@ def ingest(
         starts = _starts(inputs, ingestor, resume=resume)
         line = _ProgressLine(ingestor)
         for name, kind in inputs:
-            _read(name, kind, starts.get(name, 0), ingestor, interrupt, line)
+            _read(name, kind, starts.get(name), ingestor, interrupt, line)
         line.clear()
         ingestor.flush()
         status = ingestor.status()
@@ -216,7 +217,7 @@ def ingest(
 
 
 def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Format]]:
-    """Absolute paths, or standard input, with their formats."""
+    """Absolute paths without links, which name a file once, or standard input, with formats."""
     from lakelog.ingest.files import format_of
 
     found: list[tuple[str, Format]] = []
@@ -232,7 +233,7 @@ def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Form
                 hint=f"name the files in it, such as {os.path.join(name, '*.ndjson')}",
             )
         else:
-            found.append((os.path.abspath(name), form or format_of(name)))
+            found.append((os.path.realpath(name), form or format_of(name)))
     if len({name for name, _ in found}) < len(found):
         raise click.UsageError("a file is named twice")
     return found
@@ -252,15 +253,15 @@ def _default_directory(location: str) -> str:
 
 def _starts(
     inputs: list[tuple[str, Format]], ingestor: Ingestor, *, resume: bool
-) -> dict[str, int]:
+) -> dict[str, Position]:
     """Where to begin in each file."""
-    known = ingestor.offsets()
+    known = ingestor.positions()
     begun = [name for name, _ in inputs if name in known]
     if begun and not resume:
         raise InvalidInputError(
             "rows of the file are durable in this directory or committed",
             path=begun[0],
-            found=f"position {known[begun[0]]}",
+            found=f"position {known[begun[0]].offset}",
             hint="pass --resume to continue after them; to write them again, use another directory",
         )
     return known
@@ -269,7 +270,7 @@ def _starts(
 def _read(
     name: str,
     form: Format,
-    start: int,
+    start: Position | None,
     ingestor: Ingestor,
     interrupt: _Interrupt,
     line: _ProgressLine,
@@ -279,11 +280,11 @@ def _read(
     columns = ingestor.table.snapshot(max_staleness=60).schema.names
     is_file = name != _STANDARD_INPUT
     if is_file:
-        batches = read_file(name, form, columns, start)
+        batches = read_file(name, form, columns, *(start or ()))
     else:
         stream: BinaryIO = sys.stdin.buffer
         batches = read_stream(stream, form, columns)
-    position = start
+    position = start.offset if start else 0
     for rows, after in interrupt.each(batches):
         try:
             if is_file:

@@ -34,7 +34,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
 )
-from lakelog.ingest.records import Records
+from lakelog.ingest.records import Position, Records
 from lakelog.ingest.rows import BadRow, RowCodec
 from lakelog.ingest.state import (
     Attempt,
@@ -235,16 +235,16 @@ class Committer:
     def _commit(self, records: Records) -> Committed:
         seq, rows = int(records.seqs[-1]), int(records.rows.sum())
         size = int(records.sizes.sum())
-        offsets = {**self.state.offsets, **records.positions()}
+        positions = {**self.state.positions, **records.positions()}
         if not rows:
-            self.state = replace(self.state, offsets=offsets)
+            self.state = replace(self.state, positions=positions)
             self._confirm(seq, None)
             return Committed(seq, records.count, 0, size, None)
         attempt = self.state.attempt
         if attempt is None or attempt.seq != seq:
             version = self.table.snapshot(max_staleness=1.0).version
             attempt = Attempt(seq, version, self._new_id())
-            state = replace(self.state, attempt=attempt, offsets=offsets)
+            state = replace(self.state, attempt=attempt, positions=positions)
             self._directory.publish(state)
             self.state = state
         with telemetry.span("ingest.commit", path=self.table.path, rows=rows) as work:
@@ -408,11 +408,11 @@ class Committer:
             return records
         return records[: int(np.searchsorted(records.seqs, last, "right"))]
 
-    def offsets(self) -> dict[str, int]:
-        """The last durable offset of each source."""
+    def positions(self) -> dict[str, Position]:
+        """The last durable position of each source."""
         with self._truncating:
             pending = self.pending(self._log.truncated_to).positions()
-            return {**self.state.offsets, **pending}
+            return {**self.state.positions, **pending}
 
 
 def merge_changes(

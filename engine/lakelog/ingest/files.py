@@ -3,10 +3,15 @@
 Positions are bytes in NDJSON and CSV, and rows in the other formats. A reader that starts at the
 position after a batch continues with the next row. For a person, rows are named by their lines or
 numbers, which are found only if a row is bad.
+
+The fingerprint of a position shows whether a file was replaced: it is a hash of the first bytes of
+the file and of those before the position. Files of Parquet and Arrow cannot grow, so that theirs is
+of the whole file: its length, its first bytes, and its end with the footer.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +42,12 @@ _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 50_000
 _MAX_ROW_BYTES = 64 << 20
 _SHOWN_BYTES = 100
+_EDGE_BYTES = 4 << 10
+_FOOTER_BYTES = 1 << 20
 _FILE_MAGIC = b"ARROW1"
 _MARK = b"\xef\xbb\xbf"  # byte order mark
 STANDARD_INPUT = "standard input"
+_REPLACED = "it was replaced: use another name, or another directory"
 
 # A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
 # mark.
@@ -65,14 +73,20 @@ def format_of(path: str) -> Format:
 
 
 def read_file(
-    path: str, form: Format, columns: Sequence[str], start: int = 0
+    path: str,
+    form: Format,
+    columns: Sequence[str],
+    start: int = 0,
+    fingerprint: str | None = None,
 ) -> Iterator[tuple[FileRows, int]]:
-    """Batches of a file, with the position after each; the table's `columns` in CSV are texts."""
+    """Batches of a file, with the position after each; the table's `columns` in CSV are texts. A
+    file that does not have the `fingerprint` of the position `start` is refused.
+    """
     with (
         disk_errors("the file cannot be read", path, missing="file not found"),
         open(path, "rb") as file,
     ):
-        yield from _named(path, _read(path, file, form, columns, start))
+        yield from _named(path, _read(path, file, form, columns, start, fingerprint))
 
 
 def read_stream(
@@ -83,37 +97,75 @@ def read_stream(
 
 
 def _read(
-    name: str | None, stream: BinaryIO, form: Format, columns: Sequence[str], start: int
+    name: str | None,
+    stream: BinaryIO,
+    form: Format,
+    columns: Sequence[str],
+    start: int,
+    fingerprint: str | None = None,
 ) -> Iterator[tuple[FileRows, int]]:
     if form == "ndjson":
-        _skip_to(stream, start)
+        _skip_to(stream, start, fingerprint)
         lines = _Lines(stream, start, _num_newlines)
         for data, end in _complete(stream, start, lambda data: data.rfind(b"\n") + 1, lines):
-            yield FileRows(data, name, "line", partial(_json_lines, data, lines.of(data))), end
+            numbers = partial(_json_lines, data, lines.of(data))
+            yield FileRows(data, name, "line", numbers, _fingerprint(name, stream, end)), end
         return
     if form == "csv":
-        yield from _csv(name, stream, columns, start)
+        yield from _csv(name, stream, columns, start, fingerprint)
         return
     position = 0
-    for rows in _batches(stream, form):
+    for rows, mark in _batches(name, stream, form):
         first = max(start, position) + 1
         skipped = min(max(start - position, 0), len(rows))
+        if position < start <= position + len(rows):
+            _require_same(mark, fingerprint, start)
         position += len(rows)
         if skipped < len(rows):
-            yield (
-                FileRows(rows[skipped:], name, "row", partial(range, first, position + 1)),
-                position,
-            )
+            of_rows = partial(range, first, position + 1)
+            yield FileRows(rows[skipped:], name, "row", of_rows, mark), position
     if position < start:
         raise _shorter(start, position)
 
 
-def _skip_to(stream: BinaryIO, start: int) -> None:
+def _skip_to(stream: BinaryIO, start: int, fingerprint: str | None) -> None:
     if start:
         size = stream.seek(0, os.SEEK_END)
         if size < start:
             raise _shorter(start, size)
         stream.seek(start)
+        if fingerprint is not None:
+            _require_same(_hash_of(stream, start, _EDGE_BYTES), fingerprint, start)
+
+
+def _fingerprint(name: str | None, stream: BinaryIO, end: int) -> str | None:
+    """A hash of the length, the beginning and the end of a file up to a byte; None for a stream."""
+    return None if name is None else _hash_of(stream, end, _EDGE_BYTES)
+
+
+def _fingerprint_of_all(name: str | None, stream: BinaryIO) -> str | None:
+    if name is None:
+        return None
+    return _hash_of(stream, os.fstat(stream.fileno()).st_size, _FOOTER_BYTES)
+
+
+def _hash_of(stream: BinaryIO, end: int, end_bytes: int) -> str:
+    position = stream.tell()
+    found = hashlib.sha256(b"%d" % end)
+    for start, size in ((0, _EDGE_BYTES), (max(end - end_bytes, 0), end_bytes)):
+        stream.seek(start)
+        found.update(stream.read(min(size, end - start)))
+    stream.seek(position)
+    return found.hexdigest()
+
+
+def _require_same(found: str | None, fingerprint: str | None, start: int) -> None:
+    if fingerprint is not None and found != fingerprint:
+        raise InvalidInputError(
+            "the ingested part of the file has changed",
+            expected=f"the content that it had up to position {start}",
+            hint=_REPLACED,
+        )
 
 
 class _Lines:
@@ -195,9 +247,13 @@ def _complete(
 
 
 def _csv(
-    name: str | None, stream: BinaryIO, columns: Sequence[str], start: int
+    name: str | None,
+    stream: BinaryIO,
+    columns: Sequence[str],
+    start: int,
+    fingerprint: str | None,
 ) -> Iterator[tuple[FileRows, int]]:
-    _skip_to(stream, start)
+    _skip_to(stream, start, fingerprint)
     if start:
         stream.seek(0)
     lines = _Lines(stream, 0, _num_line_ends)
@@ -219,7 +275,8 @@ def _csv(
         number = lines.of(data)
         if data.strip(b"\r\n"):
             numbers = partial(_csv_lines, data, number)
-            yield FileRows(_parsed_csv(data, names, columns), name, "line", numbers), end
+            rows = _parsed_csv(data, names, columns)
+            yield FileRows(rows, name, "line", numbers, _fingerprint(name, stream, end)), end
 
 
 def _header_names(header: bytes) -> list[str]:
@@ -358,18 +415,23 @@ def _not_utf_8(
     )
 
 
-def _batches(stream: BinaryIO, form: Format) -> Iterator[Any]:
+def _batches(name: str | None, stream: BinaryIO, form: Format) -> Iterator[tuple[Any, str | None]]:
+    """The batches with the fingerprint of the whole file, or of a stream up to the batch."""
     if form == "parquet":
-        yield from pq.ParquetFile(stream).iter_batches(_BATCH_ROWS)
+        mark = _fingerprint_of_all(name, stream)
+        for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
+            yield batch, mark
         return
     peeked = stream.peek(len(_FILE_MAGIC)) if hasattr(stream, "peek") else b""
     if peeked.startswith(_FILE_MAGIC):
+        mark = _fingerprint_of_all(name, stream)
         with pa.ipc.open_file(stream) as file:
             for number in range(file.num_record_batches):
-                yield file.get_batch(number)
+                yield file.get_batch(number), mark
         return
     with pa.ipc.open_stream(stream) as batches:
-        yield from batches
+        for batch in batches:
+            yield batch, _fingerprint(name, stream, 0 if name is None else stream.tell())
 
 
 @contextmanager
@@ -402,5 +464,5 @@ def _shorter(start: int, size: int) -> InvalidInputError:
         "the file is shorter than its ingested part",
         expected=f"at least {start} bytes or rows",
         found=size,
-        hint="it was replaced: use another name, or another directory",
+        hint=_REPLACED,
     )

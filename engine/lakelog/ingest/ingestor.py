@@ -35,7 +35,7 @@ from lakelog.ingest.committer import (
     unused_name,
 )
 from lakelog.ingest.joined_records import JoinedRecords
-from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Record, with_position
+from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Position, Record, with_position
 from lakelog.ingest.rows import BadRow, FileRows, Given, RowCodec, batches_of
 from lakelog.ingest.state import (
     REJECTED,
@@ -414,7 +414,11 @@ class Ingestor(Closing):
             )
         if source is not None and not isinstance(source, str):
             raise InvalidInputError("source must be a str", found=type(source).__name__)
-        position = None if source is None else (source, require_int("offset", offset, least=0))
+        position: tuple[str, Position] | None = None
+        if source is not None:
+            fingerprint = rows.fingerprint if isinstance(rows, FileRows) else None
+            offset = require_int("offset", offset, least=0)
+            position = source, Position(offset, fingerprint)
         self._access.check(to_write=True)
         seq = 0
         codec = self._codec(op)
@@ -588,8 +592,12 @@ class Ingestor(Closing):
             InvalidInputError: The Ingestor is closed.
             UnavailableError: The disk failed.
         """
+        return {source: each.offset for source, each in self.positions().items()}
+
+    def positions(self) -> dict[str, Position]:
+        """As `offsets`, with the fingerprints of the files that `lakelog ingest` read."""
         self._access.check()
-        return self._committer.offsets()
+        return self._committer.positions()
 
     def rejected(self) -> pl.DataFrame:
         """The diverted rows of this directory, in the order in which they were written.

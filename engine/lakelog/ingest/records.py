@@ -1,7 +1,9 @@
 """Records of an Ingestor's log, as columns.
 
 The key of a record is a header: its form (u8) and number of rows (u32, little-endian), then the
-position of a source as JSON ``[source, offset]``, if the caller gave one. The value is one of
+position of a source as JSON ``[source, offset]``, if the caller gave one, of files that `lakelog
+ingest` read with a fingerprint of what was read: ``[source, offset, fingerprint]``. The value is
+one of
 
 - ``JSON``: one object per line, with the table's column names. Dates and times are ISO 8601 text.
   It is the form of rows of plain Python values, which costs microseconds to validate and encode.
@@ -18,7 +20,7 @@ import itertools
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -35,6 +37,13 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 RECORD_BYTES = 8 << 20
 """Approximate bytes of rows per record."""
+
+
+class Position(NamedTuple):
+    """A position in a source, with a fingerprint of what was read up to it, if it is a file."""
+
+    offset: int
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,13 +109,13 @@ class Records:
         keys, values = [record.key for record in by], [record.value for record in by]
         return Records(pa.table([*same, keys, values], schema=self.table.schema))
 
-    def positions(self) -> dict[str, int]:
-        """The last offset of each source."""
+    def positions(self) -> dict[str, Position]:
+        """The last position of each source."""
         long = pc.greater(pc.binary_length(self.keys), HEADER.size)
-        found: dict[str, int] = {}
+        found: dict[str, Position] = {}
         for key in self.keys.filter(long).to_pylist():
-            source, offset = orjson.loads(key[HEADER.size :])
-            found[source] = offset
+            source, *position = orjson.loads(key[HEADER.size :])
+            found[source] = Position(*position)
         return found
 
     @staticmethod
@@ -122,11 +131,11 @@ def _bytes_of(heads: pa.FixedSizeBinaryArray) -> bytes:
     return data
 
 
-def with_position(records: list[Record], source: str, offset: int) -> list[Record]:
+def with_position(records: list[Record], source: str, position: Position) -> list[Record]:
     """The records of one write, the last of which has a position."""
     records = records or [Record(HEADER.pack(EMPTY, 0), b"", 0)]
     last = records[-1]
-    key = last.key + orjson.dumps([source, offset])
+    key = last.key + orjson.dumps([source, *(each for each in position if each is not None)])
     return [*records[:-1], replace(last, key=key)]
 
 

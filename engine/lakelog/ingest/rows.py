@@ -112,13 +112,14 @@ class TextRows:
 class FileRows:
     """Rows of a file, and where they are: `numbers` returns the number of each, from 1. Its `unit`
     is the line where the row begins, or the row, if the file is not text. `file` is None for a
-    stream, which no later call reads again.
+    stream, which no later call reads again. `fingerprint` is of the file up to the end of the rows.
     """
 
     rows: Any
     file: str | None
     unit: Literal["line", "row"]
     numbers: Callable[[], Sequence[int]]
+    fingerprint: str | None = None
 
     def located(self, bad: Sequence[BadRow]) -> list[BadRow]:
         """Bad rows with their places."""

@@ -38,6 +38,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from lakelog.ingest.records import Position
 from lakelog.ingest.rows import BadRow
 from lakelog.model import contract
 from lakelog.model.contract import (
@@ -113,7 +114,7 @@ class IngestState:
         partition_columns: The table's.
         committed: The ``txn`` version that the table had before the attempt; 0 if none.
         attempt: The last attempt; None if nothing was attempted after `committed`.
-        offsets: The last offset of each source in committed records.
+        positions: The last position of each source in committed records.
         rules: The table's rules of rows; None if it has none.
     """
 
@@ -124,7 +125,7 @@ class IngestState:
     partition_columns: tuple[str, ...]
     committed: int = 0
     attempt: Attempt | None = None
-    offsets: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
     rules: RowRules | None = None
 
     def following(self, table: TableConfiguration) -> IngestState:
@@ -155,7 +156,12 @@ class IngestState:
                 "committed": self.committed,
                 "attempt": attempt
                 and {"seq": attempt.seq, "version": attempt.version, "id": attempt.id},
-                "offsets": dict(self.offsets),
+                "offsets": {name: each.offset for name, each in self.positions.items()},
+                "fingerprints": {
+                    name: each.fingerprint
+                    for name, each in self.positions.items()
+                    if each.fingerprint is not None
+                },
                 "rules": self.rules and _encoded_rules(self.rules),
             },
             option=orjson.OPT_APPEND_NEWLINE,
@@ -171,6 +177,7 @@ def decode(data: bytes, path: str) -> IngestState:
             attempt = fields["attempt"]
             schema = parse_schema(orjson.dumps(fields["schema"]).decode())
             rules = fields.get("rules")
+            marks = fields.get("fingerprints", {})
             return IngestState(
                 fields["appId"],
                 fields["tableId"],
@@ -179,10 +186,10 @@ def decode(data: bytes, path: str) -> IngestState:
                 tuple(fields["partitionColumns"]),
                 fields["committed"],
                 attempt and Attempt(attempt["seq"], attempt["version"], attempt["id"]),
-                fields["offsets"],
+                {name: Position(each, marks.get(name)) for name, each in fields["offsets"].items()},
                 rules and _decoded_rules(rules, schema),
             )
-    except (ValueError, LookupError, TypeError) as cause:
+    except (ValueError, LookupError, TypeError, AttributeError) as cause:
         raise CorruptionError(
             "the state of the ingest directory is damaged",
             path=path,
