@@ -121,6 +121,7 @@ def test_cleanup_disabled_by_the_table_deletes_nothing(tmp_path: Path) -> None:
     made.commits(60 - i for i in range(40))
     made.checkpoint(20, 40)
     assert plan(made.table()).gate == "cleanup-disabled"
+    assert "the properties of the table disable cleanup" in str(plan(made.table()))
     assert clean(made.table()).files.height == 0
     assert plan(made.table(), force=True).gate is None
 

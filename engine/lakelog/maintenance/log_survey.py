@@ -200,7 +200,8 @@ def _of_properties(
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
-        return "cleanup-disabled", "use force to clean it up nevertheless"
+        why = "the properties of the table disable cleanup; use force to clean it up nevertheless"
+        return "cleanup-disabled", why
     return None
 
 

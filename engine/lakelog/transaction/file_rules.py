@@ -200,7 +200,7 @@ def _check_paths(
         _refuse_path("the path is not relative to the table", files, absolute)
     stray = suspect & paths.str.contains(_STRAY) & ~paths.str.contains(_ABSOLUTE)
     if stray.any():
-        _refuse_path("the path is empty, or has an empty part, '.' or '..'", files, stray)
+        _refuse_path("the path is empty, or has NUL, an empty part, '.' or '..'", files, stray)
     hidden = suspect & _in_hidden_folder(paths, kinds.get("cdc"), partition_columns)
     if hidden.any():
         in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in _LOG_FOLDERS])
