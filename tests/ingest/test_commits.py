@@ -149,11 +149,50 @@ def test_column_created_again_under_a_new_column_mapping_is_another_column(
     table = lakelog.create(tmp_path / "plain", SCHEMA, upkeep=False)
     ingestor = quiet(table, directory)
     ingestor.write({"id": 1, "name": "a"})
+    version = table.version()
     table.alter.drop_column("name", enable=True)
     table.alter.add_columns({"name": pl.String})
     with pytest.raises(StreamMismatchError, match="'name'"):
         ingestor.flush()
     ingestor.close(flush=False)
+    table.restore(version)
+    ingestor = quiet(table, directory)
+    table.alter.rename_column("name", "title", enable=True)
+    table.alter.add_columns({"name": pl.String})
+    for rows in ({"id": 2, "name": "b"}, b'{"id": 2}', {"id": 2}):
+        with pytest.raises(StreamMismatchError, match="'name'"):
+            ingestor.read_your_writes()
+        with pytest.raises(StreamMismatchError, match="'name'"):
+            ingestor.write(rows)
+    assert ingestor.status().durable_seq == 1
+    table.alter.drop_column("name")
+    table.alter.rename_column("title", "name")
+    ingestor.write({"id": 2, "name": "b"})
+    assert ids(ingestor.read_your_writes()) == [1, 2]
+    ingestor.close()
+    assert sorted(table.to_polars().select("id", "name").rows()) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("on_bad_row", ["raise", "divert"])
+def test_row_that_fits_the_changed_table_is_accepted_at_once(
+    tmp_path: Path, directory: Path, on_bad_row: str
+) -> None:
+    widening = {"delta.enableTypeWidening": "true"}
+    rule = {"delta.constraints.positive": "id > 0"}
+    table = lakelog.create(
+        tmp_path / "table", {"id": pl.Int32}, configuration={**widening, **rule}, upkeep=False
+    )
+    other = lakelog.open(tmp_path / "table", upkeep=False)
+    with quiet(table, directory, on_bad_row=on_bad_row) as ingestor:
+        ingestor.write({"id": 1})
+        other.alter.add_columns({"size": pl.Int64})
+        ingestor.write({"id": 2, "size": 20})
+        other.alter.drop_constraint("positive")
+        ingestor.write([{"id": 3}, {"id": -1}])
+        other.alter.widen_column("id", "long")
+        ingestor.write({"id": 1 << 40})
+        assert ingestor.status().rows_diverted == 0
+    assert ids(table.scan()) == [-1, 1, 2, 3, 1 << 40]
 
 
 def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:
@@ -162,6 +201,7 @@ def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directo
         ingestor.write({"id": 1, "name": "a"})
         ingestor.flush()
         table.alter.drop_column("name")
+        assert ids(ingestor.read_your_writes()) == [1]
         table.alter.add_columns({"name": pl.Int64})
         ingestor.write({"id": 2, "name": 5})
     assert table.to_polars().sort("id")["name"].to_list() == [None, 5]

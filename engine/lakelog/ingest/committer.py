@@ -115,6 +115,8 @@ class Committer:
         self._divert = divert
         self._kept: tuple[str, Records] | None = None
         """The id of an attempt of which rows were diverted, and its other rows."""
+        self.mismatch: StreamMismatchError | None = None
+        """Why the table's schema, when it was last compared, cannot hold the records; or None."""
         self._turn = threading.RLock()
         self._truncating = threading.Lock()
 
@@ -159,6 +161,7 @@ class Committer:
         """
         metadata, state = snapshot.metadata, self.state
         if state.following(snapshot.table_configuration) == state:
+            self.mismatch = None
             return False
         with self._turn:
             lost = follows(self.state.schema.fields, metadata.schema)
@@ -166,21 +169,28 @@ class Committer:
             if lost is not None and (
                 lost in state.key or self._log.current_seq_num() > self._log.truncated_to
             ):
-                now = metadata.schema.field(lost)
-                raise StreamMismatchError(
-                    f"the column {lost!r} was removed, renamed or changed in the table, and rows "
-                    "of the ingest log have it",
-                    path=self.table.path,
-                    column=lost,
-                    version=snapshot.version,
-                    found=None if now is None else now.name,
-                    hint="restore the column; the rows stay in the log until then",
-                )
+                raise self._lost(lost, snapshot)
             state = self.state.following(snapshot.table_configuration)
             codecs = Codecs.of(state)
             self._directory.publish(state)
-            self.state, self.codecs = state, codecs
+            self.state, self.codecs, self.mismatch = state, codecs, None
             return True
+
+    def _lost(self, column: str, snapshot: Snapshot) -> StreamMismatchError:
+        """The error for a column of records that a version lacks; writes are refused until the
+        schema holds it again.
+        """
+        now = snapshot.schema.field(column)
+        self.mismatch = StreamMismatchError(
+            f"the column {column!r} was removed, renamed or changed in the table, and rows of the "
+            "ingest log have it",
+            path=self.table.path,
+            column=column,
+            version=snapshot.version,
+            found=None if now is None else now.name,
+            hint="restore the column; the rows stay in the log until then",
+        )
+        return self.mismatch
 
     def _commit_to(
         self, last: int, committed: Callable[[Committed], None], stop: Callable[[], bool]
@@ -367,11 +377,16 @@ class Committer:
         with self._truncating:
             for _ in range(_ATTEMPTS):
                 snapshot = self.table.snapshot()
-                if follows(self.state.schema.fields, snapshot.schema) is None:
+                lost = follows(self.state.schema.fields, snapshot.schema)
+                if lost is None:
                     break  # else a writer may follow a later version
             seq, _ = self._found(snapshot)
             records = self.pending(seq)
         rows = snapshot.scan()
+        if not records.rows.any():
+            return rows
+        if lost is not None:
+            raise self._lost(lost, snapshot)
         schema = rows.collect_schema()
         try:
             if not self.state.key:

@@ -62,7 +62,6 @@ _LEAST_DELAY_S = 0.2
 _MOST_DELAY_S = 30.0
 _ATOMIC_BYTES = 64 << 20
 _SHARE_OF_COMMIT = 16  # a record shared by threads has a small part of a commit's rows
-_STALENESS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -442,7 +441,7 @@ class Ingestor(Closing):
         try:
             return list(self._codec(op).records(rows))
         except InvalidInputError as error:
-            if self._follow():  # the table may have changed since the last commit
+            if self._follow():
                 return self._checked(op, rows)
             if not self._diverts:
                 raise self._codec(op).first_error(rows, error) from error.__cause__
@@ -455,8 +454,9 @@ class Ingestor(Closing):
         return codecs.rows if op == "PUT" else codecs.keys
 
     def _follow(self) -> bool:
+        """Adopt what other processes changed in the table, if it can be reached."""
         try:
-            return self._committer.follow(self._table.snapshot(max_staleness=_STALENESS_S))
+            return self._committer.follow(self._table.snapshot())
         except UnavailableError:
             return False
 
@@ -514,6 +514,10 @@ class Ingestor(Closing):
     def _reserve(self, rows: int, size_bytes: int) -> None:
         """Wait for space in the backlog, and reserve it."""
         self._access.check(to_write=True)
+        if self._committer.mismatch is not None:
+            self._follow()
+            if self._committer.mismatch is not None:
+                raise self._refusal(self._committer.mismatch)
         with self._changed:
             if self._error is not None and not _is_passing(self._error):
                 raise self._refusal(self._error)
