@@ -162,9 +162,11 @@ def create(
         InvalidTransactionError: The metadata is invalid; subclasses give the reason. Or an
             append-only table would be overwritten.
         ConflictError: Another writer committed while the table was overwritten.
-        InvalidInputError: The format or the schema is unknown; the location is a file; or both
+        InvalidInputError: The format or the schema is unknown; a constraint, a generation
+            expression, a default or an identity column is invalid; the location is a file; or both
             `path` and `store` are given, or neither.
-        UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
+        UnsupportedFeatureError: The table would need a writer feature that lakelog lacks, or has
+            such an expression that lakelog does not evaluate.
         UnsupportedStoreError: The store has no atomic put-if-absent.
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.
         UnavailableError: The store failed; nothing was written.
@@ -173,12 +175,15 @@ def create(
     dialect = named(format)
     files = _opened(path, storage_options, store, DEFAULT_LIMITS)
     log = Log(files, dialect, storage_options=storage_options)
-    from lakelog.transaction.create import TableDefinition, create_table, replace_table
+    from lakelog.data.row_rules import require_valid_rules
+    from lakelog.transaction.create import NewTable, TableDefinition, configured, replace_table
     from lakelog.transaction.runtime import Runtime
 
     definition = TableDefinition(schema, as_names(partition_by), configuration, name, description)
     try:
-        create_table(log, Runtime(), registered(), definition)
+        new = NewTable(log, Runtime(), registered(), definition)
+        require_valid_rules(new.table)
+        new.commit()
     except TableExistsError:
         found = detect_dialect(files)
         if mode == "error" or (mode == "overwrite" and found != dialect):
@@ -186,6 +191,7 @@ def create(
         log = Log(files, found, storage_options=storage_options)
         table = Table(log, upkeep=upkeep)
         if mode == "overwrite":
+            require_valid_rules(configured(log, Runtime(), definition))
             replace_table(table.transaction, definition)
         return table
     return Table(log, upkeep=upkeep)

@@ -50,6 +50,16 @@ def new_table(path: Path, *fields: Field, by: tuple[str, ...] = (), **configurat
     return lakelog.create(path, Struct(fields), by, configuration=configuration, upkeep=False)
 
 
+def foreign_table(path: Path, *fields: Field, **configuration: str) -> Table:
+    """A table whose metadata another writer made: a transaction checks no expressions."""
+    table = new_table(path, Field("id", LONG), Field("x", STRING))
+    with table.transaction() as tx:
+        tx.replace_rows()
+        tx.set_metadata(schema=Struct(fields), configuration=configuration)
+        tx.declare_constraints_hold()
+    return table
+
+
 def rows(table: Table) -> list[tuple[Any, ...]]:
     return sorted(table.scan().collect().rows(), key=str)
 
@@ -188,7 +198,8 @@ UNSUPPORTED = [
 def test_unsupported_expression_raises_before_a_row_is_written(
     tmp_path: Path, text: str, part: str
 ) -> None:
-    table = checked(tmp_path, text)
+    rule = {"delta.constraints.positive": text}
+    table = foreign_table(tmp_path, Field("id", LONG), Field("x", STRING), **rule)
     with pytest.raises(UnsupportedFeatureError, match="CHECK constraint 'positive'") as caught:
         table.append(frame(1))
     assert part in caught.value.message
@@ -272,7 +283,9 @@ def test_invariants_are_checked(tmp_path: Path) -> None:
             table.append(frame(bad))
         assert caught.value.column == "id"
     for wrong, why in (("id > 3", "cannot be read"), (text.replace("id >", "hash(id) >"), "hash")):
-        broken = new_table(tmp_path / why, Field("id", LONG, metadata={"delta.invariants": wrong}))
+        broken = foreign_table(
+            tmp_path / why, Field("id", LONG, metadata={"delta.invariants": wrong})
+        )
         with pytest.raises(UnsupportedFeatureError, match=why) as refused:
             broken.append(frame(4).select("id"))
         assert refused.value.found == "invariants"
@@ -283,16 +296,17 @@ def test_invariants_are_checked(tmp_path: Path) -> None:
 AT = dt.datetime(2026, 1, 31, 23, 30, tzinfo=dt.UTC)
 
 
-def generated(path: Path, **configuration: str) -> Table:
-    def field(name: str, type_: Primitive, text: str) -> Field:
-        return Field(name, type_, metadata={"delta.generationExpression": text})
+def computed(name: str, text: str, type_: Primitive = LONG) -> Field:
+    return Field(name, type_, metadata={"delta.generationExpression": text})
 
+
+def generated(path: Path, **configuration: str) -> Table:
     return new_table(
         path,
         Field("id", LONG),
         Field("at", TIMESTAMP),
-        field("day", DATE, "CAST(at AS DATE)"),
-        field("month", STRING, "date_format(at, 'yyyy-MM')"),
+        computed("day", "CAST(at AS DATE)", DATE),
+        computed("month", "date_format(at, 'yyyy-MM')", STRING),
         by=("day",),
         **configuration,
     )
@@ -346,11 +360,44 @@ def test_update_of_a_base_column_recomputes_generated_columns(
 
 @pytest.mark.parametrize("text", ["id * 1.5", "hash(id)"], ids=["another type", "unsupported"])
 def test_invalid_expression_of_a_generated_column_raises(tmp_path: Path, text: str) -> None:
-    expression = {"delta.generationExpression": text}
-    table = new_table(tmp_path, Field("id", LONG), Field("x", LONG, metadata=expression))
+    table = foreign_table(tmp_path, Field("id", LONG), computed("x", text))
     with pytest.raises(UnsupportedFeatureError, match="generated column 'x'") as refused:
         table.append(frame(1).select("id"))
     assert refused.value.found == "generatedColumns"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (("h = g + 1", "g = id + 1"), "'h' depends on the column 'g'"),
+        (("g = id + 1", "h = G + 1"), "'h' depends on the column 'g'"),
+        (("g = g + 1",), "'g' depends on the column 'g'"),
+        (("g = IF(current_date() > DATE '2026-01-01', 1, 0)",), "'g' depends on the current time"),
+    ],
+)
+def test_generated_column_that_other_columns_do_not_determine_raises(
+    tmp_path: Path, fields: tuple[str, ...], reason: str
+) -> None:
+    texts = [text.partition(" = ")[::2] for text in fields]
+    columns = (Field("id", LONG), *(computed(name, text) for name, text in texts))
+    with pytest.raises(InvalidInputError, match=reason) as invalid:
+        new_table(tmp_path / "new", *columns)
+    assert invalid.value.column == texts[-1 if "G" in fields[-1] else 0][0]
+    table = foreign_table(tmp_path / "foreign", *columns)
+    given = {name: pl.lit(1) for name, _ in texts}
+    writers: list[Callable[[], Any]] = [
+        lambda: table.append(frame(1).select("id")),
+        lambda: table.overwrite(frame(1).select("id")),
+        lambda: table.update({"id": 7}),
+        lambda: table.upsert(frame(1).select("id"), on="id"),
+        lambda: table.append(frame(1).select("id", **given)),
+    ]
+    for write in writers:
+        with pytest.raises(UnsupportedFeatureError, match=reason) as refused:
+            write()
+        assert refused.value.column == invalid.value.column
+    table.delete("id = 1")
+    assert data_files(tmp_path / "foreign") == []
 
 
 # --- defaults ------------------------------------------------------------------------------------
@@ -508,6 +555,120 @@ def test_high_water_mark_between_two_values_is_rounded_up(tmp_path: Path) -> Non
     table = identity(tmp_path, 10, 10, highWaterMark=25)
     table.append(named("a"))
     assert rows(table) == [(30, "a")]
+
+
+# --- rules of new tables -------------------------------------------------------------------------
+
+IDENTITY = {
+    "delta.identity.start": 1,
+    "delta.identity.step": 1,
+    "delta.identity.allowExplicitInsert": False,
+}
+
+
+def defaulted(text: str, type_: Primitive = LONG, more: Mapping[str, Any] | None = None) -> Field:
+    return Field("c", type_, metadata={"CURRENT_DEFAULT": text, **(more or {})})
+
+
+INVALID: dict[str, tuple[Field, str]] = {
+    "identity of another type": (Field("c", INTEGER, metadata=IDENTITY), "identity column 'c'"),
+    "identity of step 0": (
+        Field("c", LONG, metadata={**IDENTITY, "delta.identity.step": 0}),
+        "identity column 'c'",
+    ),
+    "identity without a rule": (
+        Field("c", LONG, metadata={"delta.identity.start": 1, "delta.identity.step": 1}),
+        "incomplete",
+    ),
+    "default out of range": (defaulted("300", Primitive("byte")), "default of the column 'c'.*300"),
+    "default of another type": (defaulted("'abc'"), "default of the column 'c'.*'abc'"),
+    "default of a column": (defaulted("id + 1"), "column id, which is not found"),
+    "default that is an error": (defaulted("1 DIV 0"), "division by zero"),
+    "default and expression": (
+        defaulted("1", more={"delta.generationExpression": "id"}),
+        "several sources",
+    ),
+    "default and identity": (defaulted("1", more=IDENTITY), "several sources"),
+    "expression and identity": (
+        Field("c", LONG, metadata={**IDENTITY, "delta.generationExpression": "id"}),
+        "several sources",
+    ),
+    "expression of an unknown column": (computed("c", "k + 1"), "column k, which is not found"),
+    "expression of another type": (computed("c", "upper(x)"), "string in place of bigint"),
+    "expression in a struct": (
+        Field("c", Struct((computed("d", "id"),))),
+        "'c.d' is a field of another column",
+    ),
+    "invariant that cannot be read": (
+        Field("c", LONG, metadata={"delta.invariants": "c > 1"}),
+        "invariant of 'c'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("field", "reason"), INVALID.values(), ids=INVALID)
+def test_table_with_an_invalid_rule_is_not_created(
+    tmp_path: Path, field: Field, reason: str
+) -> None:
+    schema = Struct((Field("id", LONG), Field("x", STRING), field))
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        lakelog.create(tmp_path / "new", schema)
+    assert str(caught.value.column).startswith("c")
+    assert not (tmp_path / "new").exists()
+    table = checked(tmp_path / "old")
+    with pytest.raises(InvalidInputError, match=reason):
+        lakelog.create(tmp_path / "old", schema, mode="overwrite")
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize("text", ["zzz > 0", "id + 1"])
+def test_table_with_an_invalid_constraint_is_not_created(tmp_path: Path, text: str) -> None:
+    rule = {"delta.constraints.c": text}
+    pl.DataFrame({"id": [1]}).write_parquet(tmp_path / "a.parquet")
+    for create in (
+        lambda: lakelog.create(tmp_path, frame().schema, configuration=rule),
+        lambda: lakelog.write(tmp_path, frame(1), configuration=rule),
+        lambda: lakelog.convert(tmp_path, configuration=rule),
+    ):
+        with pytest.raises(InvalidInputError, match="CHECK constraint 'c'") as caught:
+            create()
+        assert caught.value.found == text
+    assert data_files(tmp_path) == ["a.parquet"]
+
+
+def test_table_with_a_rule_that_lakelog_does_not_evaluate_is_not_created(tmp_path: Path) -> None:
+    for field in (computed("c", "hash(id)"), defaulted("hash(1)")):
+        with pytest.raises(UnsupportedFeatureError, match="function hash") as caught:
+            new_table(tmp_path, Field("id", LONG), field)
+        assert caught.value.column == "c"
+        assert "could not write rows" in str(caught.value)
+
+
+def test_table_is_not_partitioned_by_an_identity_column(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be a partition column"):
+        new_table(tmp_path, Field("c", LONG, metadata=IDENTITY), Field("x", STRING), by=("c",))
+
+
+def test_constraint_may_depend_on_the_current_time(tmp_path: Path) -> None:
+    table = checked(tmp_path, "timestamp_millis(id) <= current_timestamp()")
+    table.append(frame(1))
+    with pytest.raises(ConstraintViolationError):
+        table.append(frame(2**45))
+
+
+def test_overwrite_of_the_schema_drops_rules_of_columns_and_keeps_constraints(
+    tmp_path: Path,
+) -> None:
+    schema = Struct((Field("id", LONG, nullable=False), computed("g", "id + 1"), defaulted("7")))
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.alter.add_constraint("positive", "id > 0")
+    table.alter.set_comment("key", "id")
+    with pytest.raises(InvalidInputError, match="the column id, which is not found"):
+        table.overwrite(named("a"), schema_mode="overwrite")
+    table.overwrite(pl.DataFrame({"id": [1], "g": [9], "c": [3]}), schema_mode="overwrite")
+    assert [(f.nullable, f.metadata) for f in table.snapshot().schema.fields] == [(True, {})] * 3
+    with pytest.raises(ConstraintViolationError, match="'positive'"):
+        table.append(frame(0).select("id"))
 
 
 # --- versions of the protocol --------------------------------------------------------------------

@@ -331,7 +331,10 @@ def test_unsupported_table_raises_when_the_ingestor_is_opened(tmp_path: Path) ->
     with pytest.raises(UnsupportedFeatureError):
         quiet(other, tmp_path / "ingest")
     rule = {"delta.constraints.c": "id > rand()"}
-    ruled = lakelog.create(tmp_path / "y", SCHEMA, configuration=rule, upkeep=False)
+    ruled = lakelog.create(tmp_path / "y", SCHEMA, upkeep=False)
+    with ruled.transaction() as tx:
+        tx.set_metadata(configuration=rule)
+        tx.declare_constraints_hold()
     with pytest.raises(UnsupportedFeatureError, match="the CHECK constraint 'c'"):
         quiet(ruled, tmp_path / "ingest")
 

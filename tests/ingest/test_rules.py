@@ -192,6 +192,18 @@ def test_key_on_an_always_generated_identity_column_raises(tmp_path: Path, direc
         quiet(table, directory, key="number")
 
 
+def test_column_that_is_generated_from_a_generated_one_raises(
+    tmp_path: Path, directory: Path
+) -> None:
+    after = Field("after", LONG, metadata={"delta.generationExpression": "doubled + 1"})
+    table = new_table(tmp_path / "table", Field("id", LONG))
+    with table.transaction() as tx:
+        tx.replace_rows()
+        tx.set_metadata(schema=Struct((Field("id", LONG), after, DOUBLED)))
+    with pytest.raises(UnsupportedFeatureError, match="'after' depends on the column 'doubled'"):
+        quiet(table, directory)
+
+
 @pytest.mark.parametrize("text", ["id > 0 AND number > 0", "after > 0"])
 def test_constraint_on_an_identity_column_raises(
     tmp_path: Path, directory: Path, text: str

@@ -25,7 +25,7 @@ from lakelog.dialects import delta
 from lakelog.log.context import Log
 from lakelog.model import contract
 from lakelog.storage import open_store
-from lakelog.transaction.create import TableDefinition, create_table
+from lakelog.transaction.create import NewTable, TableDefinition
 from lakelog.transaction.schema_conversion import schema_text, struct_of
 from tests.transaction.tables import (
     ReadOnly,
@@ -244,6 +244,6 @@ def test_invalid_metadata_raises_and_creates_nothing(tmp_path: Path) -> None:
 def test_store_without_safe_commits_raises(tmp_path: Path) -> None:
     store = ReadOnly(open_store(location("local", tmp_path)))
     with pytest.raises(lakelog.UnsupportedStoreError):
-        create_table(
+        NewTable(
             Log(store, delta.DIALECT), runtime(), [delta.DIALECT], TableDefinition({"id": pl.Int64})
         )

@@ -31,6 +31,7 @@ from lakelog.data.row_commit import (
     data_file_writer,
     discard_unnamed,
 )
+from lakelog.data.row_rules import require_valid_rules
 from lakelog.data.targets import Targets, find_targets, holds, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import is_clusterable
@@ -125,6 +126,7 @@ def create_with_rows(
     options: WriteOptions,
 ) -> WriteReport:
     """Create a table with rows that satisfy `where`, in one commit; see `lakelog.write`."""
+    require_valid_rules(new.table)
     plan = WritePlan.under(
         new.log.table,
         new.table,
@@ -295,7 +297,9 @@ class _Write:
                 )
         if schema == metadata.schema and partition_by is None:
             return metadata
-        return self._commit.changed_metadata(schema, partition_by)
+        changed = self._commit.changed_metadata(schema, partition_by)
+        require_valid_rules(snapshot.table_configuration.changed(metadata=changed))
+        return changed
 
     def _targets(self, where: pl.Expr | None) -> Targets:
         """The files that are removed; refuses what the table forbids before rows are written."""

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from lakelog.data.file_opening import Sources
 from lakelog.data.layout import partition_texts
+from lakelog.data.row_rules import require_valid_rules
 from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.parquet_footers import require_valid_chunks
@@ -129,6 +130,7 @@ def convert(
     schema = Struct((*columns.fields, *partitions.fields))
     definition = replace(definition, schema=schema, partition_by=keys, has_files=True)
     new = NewTable(log, runtime, dialects, definition)
+    require_valid_rules(new.table)
     if new.table.column_mapping == "id":
         raise InvalidPropertyError(
             "the columns of the files have no ids",

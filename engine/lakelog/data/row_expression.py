@@ -19,6 +19,7 @@ from lakelog.sql.values import (
     BOOLEAN,
     RowError,
     UnsupportedExpressionError,
+    Value,
     common_type,
     type_name,
 )
@@ -72,17 +73,44 @@ class RowExpression:
         return found["value"]
 
 
+class InvalidExpressionError(UnsupportedExpressionError):
+    """An expression that no engine evaluates as a value of its column."""
+
+
+def refusal(cause: UnsupportedExpressionError) -> str:
+    """Why an expression is refused, for messages."""
+    is_invalid = isinstance(cause, InvalidExpressionError)
+    what = "is not valid" if is_invalid else "lakelog does not evaluate"
+    return f"an expression that {what}: {cause}"
+
+
+class _Rule(Translation):
+    """The translation of a rule."""
+
+    def __init__(self, schema: Struct, now_us: int) -> None:
+        super().__init__(schema, now_us=now_us, exact=True)
+        self._known = schema
+
+    def column(self, parts: Sequence[str]) -> Value:
+        if self._known.field(parts[0]) is None:
+            raise InvalidExpressionError(f"the column {'.'.join(parts)}, which is not found")
+        return super().column(parts)
+
+
 def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) -> RowExpression:
     """The expression of a SQL text, as a value of a type; `now_us` is ``current_timestamp``."""
-    translation = Translation(schema, now_us=now_us, exact=True)
+    translation = _Rule(schema, now_us)
     value = translation.value(parse(text))
     type_ = type_ or value.type
     may_cast = value.is_literal and type_ != BOOLEAN
     if not may_cast and common_type(value.type, type_) != type_:
-        raise UnsupportedExpressionError(
+        raise InvalidExpressionError(
             f"a value of {type_name(value.type)} in place of {type_name(type_)}"
         )
-    value = translation.cast(value, type_)
+    try:
+        value = translation.cast(value, type_)
+    except UnsupportedExpressionError as cause:
+        raise InvalidExpressionError(str(cause)) from cause
     return RowExpression(
         text,
         value.type,

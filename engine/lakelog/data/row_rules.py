@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 GENERATION = "delta.generationExpression"
 INVARIANT = "delta.invariants"
-_START, _STEP = "delta.identity.start", "delta.identity.step"
+IDENTITY_START, _STEP = "delta.identity.start", "delta.identity.step"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
 _BOOLEAN, _LONG = contract.Primitive("boolean"), contract.Primitive("long")
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
@@ -97,7 +97,7 @@ class RowRules:
         identities: tuple[Identity, ...] = ()
         if table.is_active("identityColumns"):
             identities = tuple(
-                _identity(f) for f in schema.fields if {_START, _STEP} & f.metadata.keys()
+                _identity(f) for f in schema.fields if {IDENTITY_START, _STEP} & f.metadata.keys()
             )
         return RowRules(schema, tuple(checks), generated, identities)
 
@@ -106,24 +106,42 @@ class RowRules:
         """Every rule's expression; raises UnsupportedFeatureError for one that is not supported."""
         types = {f.name: f.type for f in self.schema.fields}
         found = {rule: self._translated(rule, _BOOLEAN) for rule in self.checks}
-        return found | {
-            rule: self._translated(rule, types[rule.column or ""]) for rule in self.generated
-        }
+        for rule in self.generated:
+            found[rule] = self._translated(rule, types[rule.column or ""])
+            self._require_determined(rule, found[rule])
+        return found
 
     def _translated(self, rule: Rule, type_: contract.DataType) -> RowExpression:
-        from lakelog.data.row_expression import translate
+        from lakelog.data.row_expression import refusal, translate
         from lakelog.sql.values import UnsupportedExpressionError
 
         try:
             return translate(rule.text, self.schema, type_, self.now_us)
         except UnsupportedExpressionError as cause:
             raise UnsupportedFeatureError(
-                f"{rule.name} has an expression that lakelog does not evaluate: {cause}",
+                f"{rule.name} has {refusal(cause)}",
                 column=rule.column,
                 expected=rule.text,
                 found=rule.feature,
                 hint="write these rows with an engine that evaluates it; rows can be deleted here",
             ) from cause
+
+    def _require_determined(self, rule: Rule, expression: RowExpression) -> None:
+        """Refuse a generated column that columns which are not generated do not determine: an
+        update of one would have to compute others in order, or to find a time again.
+        """
+        generated = {each.column for each in self.generated}
+        read = [f"the column {name!r}" for name in expression.columns if name in generated]
+        for other in read or ["the current time"] * expression.reads_clock:
+            raise UnsupportedFeatureError(
+                f"{rule.name} depends on {other}, which "
+                f"{'is generated, too' if read else 'changes'}",
+                column=rule.column,
+                expected=rule.text,
+                found=rule.feature,
+                hint="an overwrite with schema_mode='overwrite' drops the expression; rows can be "
+                "deleted here",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -281,31 +299,33 @@ def _invariant(column: str, text: object) -> str:
         raise UnsupportedFeatureError(
             f"the invariant of {column!r} cannot be read",
             column=column,
-            expected='{"expression": {"expression": "<SQL>"}}',
+            expected=str(text),
             found="invariants",
+            hint='write it as {"expression": {"expression": "<SQL>"}}',
         ) from cause
     return str(found)
 
 
 def _generated(at: contract.Located) -> Rule:
+    text = str(at.field.metadata[GENERATION])
     if len(at.path) > 1:
         raise UnsupportedFeatureError(
             f"the generated column {at.text!r} is a field of another column",
             column=at.text,
+            expected=text,
             found="generatedColumns",
         )
-    text = str(at.field.metadata[GENERATION])
     return Rule(f"the generated column {at.text!r}", "generatedColumns", at.text, text)
 
 
 def _identity(column: contract.Field) -> Identity:
-    start, step, mark = (column.metadata.get(k) for k in (_START, _STEP, HIGH_WATER_MARK))
+    start, step, mark = (column.metadata.get(k) for k in (IDENTITY_START, _STEP, HIGH_WATER_MARK))
     if type(start) is not int or type(step) is not int or not step or column.type != _LONG:
         raise CorruptionError(
             f"the identity column {column.name!r} has invalid metadata",
             column=column.name,
             expected="a long with delta.identity.start, and a delta.identity.step other than 0",
-            found={"start": start, "step": step},
+            found={"type": contract.type_text(column.type), "start": start, "step": step},
         )
     allows = column.metadata.get(_EXPLICIT) is True
     return Identity(column.name, start, step, mark if type(mark) is int else None, allows)
@@ -344,12 +364,17 @@ class IdentityValues:
 
 def default_value(column: contract.Field, now_us: int) -> Any:
     """The value of a column's default."""
-    return default_expression(column, now_us).of(pa.table({"": [0]})).item()
+    expression = default_expression(column, now_us)
+    try:
+        return expression.of(pa.table({"": [0]})).item()
+    except InvalidInputError as error:
+        error.column = column.name
+        raise
 
 
 def default_expression(column: contract.Field, now_us: int = 0) -> RowExpression:
     """The expression of a column's default, which reads no column."""
-    from lakelog.data.row_expression import translate
+    from lakelog.data.row_expression import refusal, translate
     from lakelog.sql.values import UnsupportedExpressionError
 
     text = str(column.metadata[contract.CURRENT_DEFAULT])
@@ -357,10 +382,67 @@ def default_expression(column: contract.Field, now_us: int = 0) -> RowExpression
         return translate(text, Struct(()), column.type, now_us)
     except UnsupportedExpressionError as cause:
         raise UnsupportedFeatureError(
-            f"the column {column.name!r} is missing, and its default is an expression that lakelog "
-            f"does not evaluate: {cause}",
+            f"the default of the column {column.name!r} is {refusal(cause)}",
             column=column.name,
-            expected="an expression of the supported subset",
-            found=text,
+            expected=text,
+            found="allowColumnDefaults",
             hint="add the column to the data",
         ) from cause
+
+
+def require_valid_rules(table: TableConfiguration) -> None:
+    """Refuse the rules of a new table or schema that are not valid, or under which lakelog could
+    not write rows.
+
+    Source: Delta Lake, GeneratedColumn.validateGeneratedColumns, AbstractDeltaCatalog. Spark SQL,
+    ResolveDefaultColumns.
+    """
+    if not table.dialect.has_rows:
+        return
+    try:
+        rules = RowRules.of(table)
+        rules.require_supported()
+        for column in rules.schema.fields:
+            _require_one_source(column, table.metadata.partition_columns)
+            if column.metadata.get(contract.CURRENT_DEFAULT) is not None:
+                default_value(column, rules.now_us)
+    except UnsupportedFeatureError as cause:
+        from lakelog.data.row_expression import InvalidExpressionError
+        from lakelog.sql.values import UnsupportedExpressionError
+
+        reason, invalid = cause.__cause__, InvalidExpressionError
+        if isinstance(reason, UnsupportedExpressionError) and not isinstance(reason, invalid):
+            cause.hint = "use another expression: lakelog could not write rows to the table"
+            raise
+        raise InvalidInputError(
+            cause.message, column=cause.column, found=cause.expected, hint="correct or drop it"
+        ) from cause
+    except CorruptionError as cause:
+        raise InvalidInputError(
+            cause.message, column=cause.column, expected=cause.expected, found=cause.found
+        ) from cause
+
+
+def _require_one_source(column: contract.Field, partition_columns: Sequence[str]) -> None:
+    """Refuse a column with several sources of its values, and an invalid identity column."""
+    metadata, identity = column.metadata, {IDENTITY_START, _STEP, _EXPLICIT}
+    is_identity = not identity.isdisjoint(metadata)
+    sources = [key for key in (GENERATION, contract.CURRENT_DEFAULT) if key in metadata]
+    if len(sources) + is_identity > 1:
+        raise InvalidInputError(
+            f"the values of the column {column.name!r} have several sources",
+            column=column.name,
+            expected="a generation expression, a default, or the values of an identity column",
+            found=sorted(metadata),
+        )
+    if is_identity and not identity <= metadata.keys():
+        raise InvalidInputError(
+            f"the identity column {column.name!r} has incomplete metadata",
+            column=column.name,
+            expected=sorted(identity),
+            found=sorted(metadata),
+        )
+    if is_identity and column.name in partition_columns:
+        raise InvalidInputError(
+            f"the identity column {column.name!r} cannot be a partition column", column=column.name
+        )

@@ -65,7 +65,7 @@ class NewTable:
         self.log, self.runtime = log, runtime
         self._is_copied = isinstance(table, TableConfiguration)
         if isinstance(table, TableDefinition):
-            table = _configured(log, runtime, table)
+            table = configured(log, runtime, table)
         self.table = table
         table.rules.check_change(None, table.protocol)
         check_metadata(table, None, restored=self._is_copied)
@@ -132,7 +132,7 @@ class NewTable:
         CommitLoop(plan, None, LogTails(log, self.runtime), self.runtime).run()
 
 
-def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> TableConfiguration:
+def configured(log: Log, runtime: Runtime, definition: TableDefinition) -> TableConfiguration:
     """The lowest protocol, and the metadata, of a table that is defined so."""
     rules = log.dialect.protocol_rules
     metadata = Metadata(
@@ -149,16 +149,6 @@ def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Tabl
     protocol = rules.upgrade(None, rules.needed(metadata))
     before = replace(metadata, configuration={}) if definition.has_files else None
     return TableConfiguration(log.dialect, protocol, settled_metadata(metadata, before, runtime))
-
-
-def create_table(
-    log: Log,
-    runtime: Runtime,
-    dialects: Sequence[Dialect],
-    definition: TableDefinition,
-) -> None:
-    """Write version 0 of an empty table."""
-    NewTable(log, runtime, dialects, definition).commit()
 
 
 _KEPT = (
