@@ -21,6 +21,7 @@ from lakelog.errors import (
     ConflictError,
     ConstraintViolationError,
     InvalidInputError,
+    SchemaEvolutionError,
     UnsupportedFeatureError,
 )
 from lakelog.model.contract import Field, Primitive, Struct
@@ -647,6 +648,17 @@ def test_table_with_a_rule_that_lakelog_does_not_evaluate_is_not_created(tmp_pat
 def test_table_is_not_partitioned_by_an_identity_column(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be a partition column"):
         new_table(tmp_path, Field("c", LONG, metadata=IDENTITY), Field("x", STRING), by=("c",))
+
+
+def test_type_of_a_column_with_computed_values_cannot_change(tmp_path: Path) -> None:
+    fields = (Field("c", LONG, metadata=IDENTITY), Field("id", LONG))
+    table = new_table(tmp_path, *fields, computed("g", "CAST(id AS INT)", INTEGER))
+    for name, wider in (("c", "decimal(20,0)"), ("g", "long")):
+        with pytest.raises(SchemaEvolutionError, match="generated or identity") as caught:
+            table.alter.widen_column(name, wider, enable=True)
+        assert caught.value.column == name
+    table.append(frame(1).select("id"))
+    assert rows(table) == [(1, 1, 1)]
 
 
 def test_constraint_may_depend_on_the_current_time(tmp_path: Path) -> None:

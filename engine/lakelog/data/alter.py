@@ -13,7 +13,13 @@ import pyarrow as pa
 
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.row_rules import GENERATION, INVARIANT, RowRules, check
+from lakelog.data.row_rules import (
+    GENERATION,
+    IDENTITY_START,
+    INVARIANT,
+    RowRules,
+    check,
+)
 from lakelog.data.write_plan import clustering_columns, is_clusterable
 from lakelog.errors import (
     ConstraintViolationError,
@@ -154,7 +160,8 @@ class Alter:
 
         Raises:
             SchemaEvolutionError: The type is not wider; type widening is off and `enable` is false;
-                or a constraint or a generated column refers to the column.
+                it is a generated or identity column; or a constraint or a generated column refers
+                to the column.
 
         Source: Delta protocol, Type Widening.
         """
@@ -361,13 +368,22 @@ def _require_unreferenced(
 ) -> None:
     """Refuse to rename, change or drop a column that something else in the metadata refers to."""
     metadata = snapshot.metadata
-    name = schema_edits.path_of(metadata.schema, column)[-1]
+    path = tuple(schema_edits.path_of(metadata.schema, column))
+    name = path[-1]
     forms = {name, name.replace("`", "``"), orjson.dumps(name).decode()[1:-1]}
     word = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, forms))})(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
     for at in contract.fields_of(new.schema):
         for key in (GENERATION, INVARIANT):
             texts[f"{key} of {at.text}"] = str(at.field.metadata.get(key) or "")
+        computed = {GENERATION, IDENTITY_START}.intersection(at.field.metadata)
+        if to == column and at.path == path and computed:
+            raise SchemaEvolutionError(
+                "the type of a generated or identity column cannot change",
+                column=column,
+                expected="a column whose values are given",
+                found=sorted(computed),
+            )
     if to != column:
         texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
     if to is None and column in metadata.partition_columns:
