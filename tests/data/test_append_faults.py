@@ -92,8 +92,8 @@ def _table(*, vectors: bool) -> str:
 
 
 def open_with_store(location: str, wrap: Callable[[LogStore], LogStore]) -> Table:
-    """The same table on another store. Its clock stands still, because a write that takes more than
-    a second lists the log once more, which a sweep over its operations does not expect.
+    """The same table on another store. Its clock does not move, because a write of more than a
+    second lists the log once more, which a sweep over its operations does not expect.
     """
     clean = lakelog.open(location, upkeep=False)
     runtime = Runtime(monotonic=lambda: 0.0)

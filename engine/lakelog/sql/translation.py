@@ -580,11 +580,6 @@ def _negative(self: Translation, node: Any) -> Value:
     raise UnsupportedExpressionError(f"-{type_name(value.type)}")
 
 
-def _hexadecimal(_self: Translation, node: Any) -> Value:
-    digits = str(node.this)
-    return constant(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)))
-
-
 def _column(self: Translation, node: Any) -> Value:
     if type(node.this).__name__ == "Star":
         raise UnsupportedExpressionError(_sql(node))
@@ -779,7 +774,7 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     "Dot": _dot,
     "Escape": _like,
     "Extract": _extract,
-    "HexString": _hexadecimal,
+    "HexString": lambda _, node: constant(bytes.fromhex("0" * (len(node.this) % 2) + node.this)),
     "ILike": _like,
     "If": _if,
     "In": _in,

@@ -204,8 +204,8 @@ class LogTransaction(Displayed):
         self._buffer.put_files("add", table, fields)
 
     def remove(self, table: Any = None, /, **fields: Any) -> None:
-        """Remove one file, or a table of files. Whether a path is a live file is not checked, because
-        that may read the whole state: `read` returns the live files.
+        """Remove one file, or a table of files. Whether a path is a live file is not checked,
+        because that may read the whole state: `read` returns the live files.
 
         Args:
             table: As `add`; the columns of a `Snapshot.files` frame are copied to the tombstones.
