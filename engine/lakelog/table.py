@@ -1363,22 +1363,29 @@ class Table:
         """Move the files of a quarantine back. Existing files are not replaced, and no
         intermediate state shows an incomplete log. Can be continued after an interruption.
 
+        A checkpoint is moved back only if its version can be read afterwards, from the checkpoint
+        or from other files.
+
         Args:
             quarantine: Its id.
             replace: Whether files that a repair wrote in the place of the moved ones are replaced.
-                A file that was changed after the repair is kept.
+                A file that was changed after the repair is kept. The replaced files are moved to
+                a quarantine of their own.
 
         Returns:
             One row per file: ``path``, ``kind``, ``size_bytes`` (Int64) and ``outcome``: ``back``
-            (restored), ``kept`` (another file has the name; the file remains in quarantine),
-            ``there`` (the file was never moved) or ``missing`` (it is in neither folder).
+            (restored), ``kept`` (the file remains in quarantine), ``damaged`` (likewise, because
+            its length is not the recorded one), ``there`` (the file was never moved) or
+            ``missing`` (it is in neither folder); ``why``, the reason why a file remains; and
+            ``quarantine``, the id of the quarantine of the file that was replaced, which undo with
+            `replace` restores.
 
         Raises:
             InvalidInputError: The quarantine does not exist.
-            CorruptionError: Its record cannot be read.
+            CorruptionError: Its record is missing, or cannot be read.
             UnavailableError: The store failed.
         """
-        from lakelog.maintenance.quarantine import undo
+        from lakelog.maintenance.undo import undo
 
         return undo(self._log, quarantine, replace=replace)
 
@@ -1387,9 +1394,9 @@ class Table:
 
         Returns:
             ``id`` (String, for `undo_cleanup`), ``created`` (Datetime ms, UTC), ``by``
-            (``cleanup`` or ``repair``; null if unknown), ``files`` and ``size_bytes`` (Int64, of
-            the remaining files), ``oldest_version`` and ``newest_version`` (Int64, of their
-            commits; null without any).
+            (``cleanup``, ``repair`` or ``undo``; null if unknown), ``files`` and ``size_bytes``
+            (Int64, of the remaining files), ``oldest_version`` and ``newest_version`` (Int64, of
+            their commits; null without any).
 
         Raises:
             UnavailableError: The store failed.

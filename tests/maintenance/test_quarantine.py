@@ -16,7 +16,8 @@ import pytest
 from lakelog import CorruptionError, ExternalPathError, InvalidInputError, LakelogError, Table
 from lakelog.log.context import Log
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
-from lakelog.maintenance.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
+from lakelog.maintenance.quarantine import QUARANTINES_SCHEMA
+from lakelog.maintenance.undo import UNDONE_SCHEMA
 from lakelog.storage import open_store
 from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from tests.maintenance.logs import DAY_MS, MadeLog, content, fresh
@@ -366,3 +367,64 @@ def test_file_deleted_by_a_concurrent_cleanup_is_not_an_error(made: MadeLog) -> 
     assert isinstance(report, CleanupReport)
     assert not report.errors
     assert fresh(made).versions() == [(15, 29)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}\n", None])
+def test_undo_that_left_a_file_out_can_be_repeated(made: MadeLog, damage: bytes | None) -> None:
+    before = made.names()
+    report = quarantined(made)
+    name = f"{3:020d}.json"
+    held = made.folder / ".lakelog-quarantine" / str(report.quarantine) / name
+    whole = held.read_bytes()
+    if damage is None:
+        held.unlink()
+    else:
+        held.write_bytes(damage)
+    undone = {row["path"]: row for row in report.undo().iter_rows(named=True)}
+    row = undone.pop(f"_delta_log/{name}")
+    assert {each["outcome"] for each in undone.values()} == {"back"}
+    assert made.names() == before - {name}
+    if damage is None:
+        assert row["outcome"] == "missing"
+    else:
+        assert row["outcome"] == "damaged"
+        assert f"its length is {len(damage)} bytes" in row["why"]
+        assert held.read_bytes() == damage
+        assert made.table().quarantines()["files"].to_list() == [1]
+    held.write_bytes(whole)
+    again = dict(report.undo().select("path", "outcome").rows())
+    assert again.pop(f"_delta_log/{name}") == "back"
+    assert set(again.values()) == {"there"}
+    assert made.names() == before
+    assert not held.with_name("quarantine.json").exists()
+
+
+def test_quarantine_without_its_record_names_the_folder_of_its_files(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = f"_delta_log/.lakelog-quarantine/{report.quarantine}/"
+    (made.root / folder / "quarantine.json").unlink()
+    with pytest.raises(CorruptionError, match="record of the quarantine is missing") as raised:
+        report.undo()
+    assert raised.value.found == f"{report.files.height} files in {folder}"
+    assert "by hand" in str(raised.value.hint)
+
+
+def test_checkpoint_that_is_damaged_and_needed_is_not_restored(made: MadeLog) -> None:
+    """Its commits were deleted since: without it, its version is not offered to readers."""
+    broken = made.file(f"{10:020d}.checkpoint.parquet")
+    made.checkpoint(10, 50, pointer=False)
+    needed = broken.read_bytes()
+    broken.write_bytes(b"x" * len(needed))
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    for path in folder.glob("0*"):
+        if path.name != broken.name:
+            path.unlink()
+    undone = report.undo().filter(outcome="kept")
+    assert undone["path"].to_list() == [f"_delta_log/{broken.name}"]
+    assert "version 10 could not be read" in undone["why"][0]
+    assert fresh(made).versions() == [(15, 29)]
+    (folder / broken.name).write_bytes(needed)
+    assert report.undo().filter(outcome="back")["path"].to_list() == [f"_delta_log/{broken.name}"]
+    assert fresh(made).versions() == [(10, 10), (15, 29)]
+    assert content(fresh(made), 10)

@@ -341,7 +341,8 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace the files that the repair wrote; those that changed since are kept.",
+    help="Replace the files that the repair wrote, which move to a quarantine of their own; those "
+    "that changed since are kept.",
 )
 @options.rows
 @options.debug
@@ -354,6 +355,8 @@ def undo(
     """
     if quarantine is not None and purge is not None:
         raise click.UsageError("give an ID or --purge, not both")
+    from lakelog.display import argument
+
     table, meter = open_metered(target)
     summary = []
     with progress("undo", meter):
@@ -362,6 +365,10 @@ def undo(
             rows = table.undo_cleanup(quarantine, replace=replace)
             if by == "cleanup" and _is_automatic(table):
                 summary = [_EXPIRED]
+            summary += [
+                f"to undo: lakelog undo {argument(target.path)} {id_} --replace"
+                for id_ in rows["quarantine"].drop_nulls().unique()
+            ]
         elif purge is not None:
             rows = table.purge_quarantines(dt.timedelta(milliseconds=purge))
             summary = ["deleted permanently"]

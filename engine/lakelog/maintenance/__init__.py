@@ -6,7 +6,7 @@
 | `inventory`, `log_survey` | every file of a log, classified |
 | `cleanup_checks` | conditions that must hold before a cleanup |
 | `cleanup` | cleanup plans, deletion order, and schedule |
-| `quarantine` | files moved aside, and restored |
+| `quarantine`, `undo` | files moved aside, and restored |
 | `vacuum` | data files that no version needs |
 | `retention_simulation` | the effect of other retention settings |
 | `diagnose`, `repair` | damage found in a log, and its repair |

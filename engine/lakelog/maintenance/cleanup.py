@@ -54,8 +54,9 @@ from lakelog.maintenance.log_survey import (
     survey,
     with_stable_files,
 )
-from lakelog.maintenance.quarantine import Quarantine, undo
+from lakelog.maintenance.quarantine import Quarantine
 from lakelog.maintenance.retention_bounds import Horizon
+from lakelog.maintenance.undo import undo
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
@@ -202,7 +203,7 @@ class CleanupReport(Displayed):
     _log: Log | None = field(default=None, repr=False, compare=False)
 
     def undo(self) -> pl.DataFrame:
-        """Move the files back from quarantine; see `lakelog.maintenance.quarantine.undo`.
+        """Move the files back from quarantine; see `lakelog.maintenance.undo.undo`.
 
         Raises:
             InvalidInputError: The cleanup did not move files to quarantine.

@@ -104,7 +104,7 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
     state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
     state.ensure_readable()
     snapshot = LogSnapshot(state)
-    _digest(snapshot, log.clock())
+    state_digest(snapshot, log.clock())
     _ = state.base_is_unique
     compared = compare_checksum_file(snapshot)
     if compared is None:
@@ -162,12 +162,12 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
             raise _lost_version_error(log, version, error.message) from error
         held = open_state(log, version)
         now_ms = log.clock()
-        found = _digest(LogSnapshot(left), now_ms)
+        found = state_digest(LogSnapshot(left), now_ms)
         if held.segment == left.segment and log.dialect.checkpoints_are_complete:
             # The same files give the same state. (IndexTables' checkpoints omit actions of commits
             # below them that still apply.)
             continue
-        differences = _digest(LogSnapshot(held), now_ms).differences(found)
+        differences = state_digest(LogSnapshot(held), now_ms).differences(found)
         if differences:
             what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
             raise _lost_version_error(log, version, f"it would contain {what}")
@@ -183,7 +183,7 @@ def _lost_version_error(log: Log, version: int, why: str) -> UnsafeRetentionErro
     )
 
 
-def _digest(snapshot: LogSnapshot, now_ms: int) -> Digest:
+def state_digest(snapshot: LogSnapshot, now_ms: int) -> Digest:
     """Digest of a state, without skips whose cooldown has passed."""
     total = Digest()
     for batch in snapshot.iter_state():

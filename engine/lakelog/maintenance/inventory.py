@@ -6,7 +6,7 @@ Names are matched exactly. A file of unknown kind is never changed or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import polars as pl
@@ -141,6 +141,35 @@ class ListedStore(StoreWrapper):
         return sorted(
             {key[len(below) :].split("/", 1)[0] for key in self._folders if key.startswith(below)}
         )
+
+
+class RenamedStore(StoreWrapper):
+    """A store in which files are read from other places: its state after they were moved.
+
+    Args:
+        store: The inner store.
+        places: The present path of each file, by its name after the move.
+    """
+
+    def __init__(self, store: LogStore, places: Mapping[str, str]) -> None:
+        super().__init__(store)
+        self._places = places
+
+    def read(self, path: str) -> bytes:
+        """As the inner store."""
+        return self._store.read(self._places.get(path, path))
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """As the inner store."""
+        return self._store.read_many([self._places.get(path, path) for path in paths])
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """As the inner store."""
+        return self._store.open(self._places.get(path, path), size_bytes)
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the inner store."""
+        return self._store.stat(self._places.get(path, path))
 
 
 class HidingStore(StoreWrapper):

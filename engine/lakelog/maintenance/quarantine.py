@@ -4,11 +4,9 @@ A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/``. It c
 under their names and a record, ``quarantine.json``, which is written before the first file is
 moved, so that an interrupted cleanup can be undone. Readers ignore names that begin with a dot.
 
-Restoring never replaces an existing file, except on request one that the repair itself wrote in the
-place of a file that it moved: the record has the digest of what it wrote, and a file that was
-changed since is kept. Local files keep their modification times. Object stores
-copy, so a restored commit has a new time: without in-commit timestamps, the times of later versions
-increase too, and a cleanup keeps more.
+Local files keep their modification times. Object stores copy, so a restored commit has a new time:
+without in-commit timestamps, the times of later versions increase too, and a cleanup keeps more.
+`lakelog.maintenance.undo` restores the files.
 """
 
 from __future__ import annotations
@@ -44,15 +42,8 @@ _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 _COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty significant digits
 _LOCAL_MOVES = 4
 _DAY_MS = 86_400_000
-_FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
-
-UNDONE_SCHEMA = pl.Schema(
-    {"path": pl.String, "kind": pl.String, "size_bytes": pl.Int64, "outcome": pl.String}
-)
-"""Columns of `undo`: ``outcome`` is ``back`` (restored), ``kept`` (another file has the name; the
-file remains in quarantine), ``there`` (the file was never moved) or ``missing`` (the file is in
-neither folder).
-"""
+_CHANGED = "the file was changed by another process; nothing was moved"
+_BY_HAND = "move its files back by hand: they are in its folder under their original names"
 
 QUARANTINES_SCHEMA = pl.Schema(
     {
@@ -65,9 +56,9 @@ QUARANTINES_SCHEMA = pl.Schema(
         "newest_version": pl.Int64(),
     }
 )
-"""Columns of `quarantines`: ``by`` is the operation that created it, ``cleanup`` or ``repair``;
-null if the record cannot be read or lacks it; ``files`` and ``size_bytes`` count the remaining
-files; the versions are those of the commits among them.
+"""Columns of `quarantines`: ``by`` is the operation that created it, ``cleanup``, ``repair`` or
+``undo``; null if the record cannot be read or lacks it; ``files`` and ``size_bytes`` count the
+remaining files; the versions are those of the commits among them.
 """
 
 
@@ -79,14 +70,23 @@ class Quarantine:
     id: str
 
     @staticmethod
-    def begin(log: Log, files: pl.DataFrame, by: Literal["cleanup", "repair"]) -> Quarantine:
-        """Write the record of a new quarantine for `files` before any is moved."""
+    def begin(
+        log: Log,
+        files: pl.DataFrame,
+        by: Literal["cleanup", "repair", "undo"],
+        written: Mapping[str, str] | None = None,
+    ) -> Quarantine:
+        """Write the record of a new quarantine for `files` before any is moved; `written`: digests
+        of the files that will replace them, if known.
+        """
         now_ms = log.clock()
         at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
         begun = Quarantine(log, f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
         columns = ("path", "kind", "version", "size_bytes", "leads")
         held = files.select(columns).to_dicts()
         record = {"id": begun.id, "createdMs": now_ms, "by": by, "files": held}
+        if written is not None:
+            record["written"] = written
         try:
             log.store.put(f"{begun.folder}/{_RECORD}", orjson.dumps(record))
         except OutcomeUnknownError as error:
@@ -108,20 +108,40 @@ class Quarantine:
     def record_written(self, paths: Sequence[str]) -> None:
         """Add the digests of the files that now have the names of moved ones to the record."""
         store, path = self.log.store, f"{self.folder}/{_RECORD}"
-        written = {each: found for each in paths if (found := _digest(self.log, each)) is not None}
+        digests = ((each, file_digest(self.log, each)) for each in paths)
+        written = {each: found for each, found in digests if found is not None}
         store.put(path, orjson.dumps(orjson.loads(store.read(path)) | {"written": written}))
+
+    def copy(self, path: str, digest: str) -> None:
+        """Copy a file in, which has that digest."""
+        try:
+            data = self.log.store.read(path)
+        except NotFoundError as error:
+            raise UnavailableError(_CHANGED, path=path) from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UnavailableError(_CHANGED, path=path)
+        try:
+            self.log.store.put(self.place_of(path), data)
+        except OutcomeUnknownError as error:
+            raise UnavailableError(
+                "the file could not be copied to quarantine; nothing was moved", path=path
+            ) from error
+
+    def delete_record(self) -> None:
+        """Delete the record, after all files were moved back."""
+        self.log.store.delete(f"{self.folder}/{_RECORD}")
 
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
         """Move files in, except missing ones; returns the errors of those not moved."""
 
         def move(path: str) -> LakelogError | None:
-            return _moved(self.log, path, self.place_of(path))
+            return moved(self.log, path, self.place_of(path))
 
-        errors = _all(self.log, move, paths)
+        errors = move_all(self.log, move, paths)
         return [e for e in errors if e is not None and not isinstance(e, NotFoundError)]
 
 
-def _digest(log: Log, path: str) -> str | None:
+def file_digest(log: Log, path: str) -> str | None:
     """SHA-256 of a file; None if it does not exist."""
     try:
         return hashlib.sha256(log.store.read(path)).hexdigest()
@@ -129,15 +149,17 @@ def _digest(log: Log, path: str) -> str | None:
         return None
 
 
-def _all(
+def move_all(
     log: Log, move: Callable[[str], LakelogError | None], paths: Sequence[str]
 ) -> list[LakelogError | None]:
+    """The results of `move` for each path, in order, by several threads."""
     workers = _LOCAL_MOVES if "://" not in log.table else IN_FLIGHT
     with Pool(workers, thread_name_prefix="lakelog-move") as pool:
         return list(pool.map(move, paths))
 
 
-def _moved(log: Log, source: str, target: str) -> LakelogError | None:
+def moved(log: Log, source: str, target: str) -> LakelogError | None:
+    """Move a file; returns the error, with the path of the source."""
     try:
         log.store.move(source, target)
     except OutcomeUnknownError as error:
@@ -146,18 +168,6 @@ def _moved(log: Log, source: str, target: str) -> LakelogError | None:
     except LakelogError as error:
         return _with_path(error, source)
     return None
-
-
-class _TakenError(LakelogError):
-    """Another file has the name: it was written after the log was listed."""
-
-
-def _moved_back(held: Quarantine, path: str) -> LakelogError | None:
-    place = held.place_of(path)
-    stat = held.log.store.stat
-    if stat(path) is not None and stat(place) is not None:  # not moved back by another undo
-        return _TakenError("a file with this name exists", path=path)
-    return _moved(held.log, place, path)
 
 
 def _with_path(error: LakelogError, path: str) -> LakelogError:
@@ -173,68 +183,6 @@ _FILE = {
     "leads": pl.Boolean,
 }
 """Fields of a file in a record."""
-
-
-def undo(log: Log, quarantine: str, *, replace: bool = False) -> pl.DataFrame:
-    """Move the files of a quarantine back, also after an interruption. Existing files are never
-    replaced, except with `replace` those that the repair wrote. The order is reversed (sidecars,
-    then checkpoints, then commits from the newest), so that no intermediate state shows an
-    incomplete checkpoint or log.
-    """
-    files = _recorded(log, quarantine)
-    held = Quarantine(log, quarantine)
-    folder = log.dialect.log_folder
-    names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
-    written = _written(log, quarantine) if replace else {}
-    outcomes: dict[str, str] = {}
-    for phase in _restore_order(files):
-        waiting = []
-        for path in phase:
-            is_kept = held.place_of(path) in names
-            if path in names and is_kept and path in written:
-                if _digest(log, path) == written[path]:
-                    error = _moved(log, held.place_of(path), path)
-                    if error is not None:
-                        raise error
-                    outcomes[path] = "back"
-                else:
-                    outcomes[path] = "kept"
-            elif path in names:
-                outcomes[path] = "kept" if is_kept else "there"
-            elif is_kept:
-                waiting.append(path)
-            else:
-                outcomes[path] = "missing"
-        errors = _all(log, lambda path: _moved_back(held, path), waiting)
-        for path, error in zip(waiting, errors, strict=True):
-            if isinstance(error, _TakenError):
-                outcomes[path] = "kept"
-                continue
-            if error is not None and not isinstance(error, NotFoundError):
-                raise error
-            # Another process has moved it back, or has purged it.
-            is_back = error is None or log.store.stat(path) is not None
-            outcomes[path] = "back" if is_back else "missing"
-    if "kept" not in outcomes.values():
-        log.store.delete(f"{held.folder}/{_RECORD}")
-    telemetry.event("cleanup.undone", quarantine=quarantine, files=len(outcomes))
-    outcome = pl.Series([outcomes[path] for path in files["path"]], dtype=pl.String)
-    return files.select("path", "kind", "size_bytes").with_columns(outcome.alias("outcome"))
-
-
-def _restore_order(files: pl.DataFrame) -> list[list[str]]:
-    """Paths in the order of restoring; within a phase the order is free."""
-    kind = pl.col("kind")
-    is_checkpoint = kind == "checkpoint"
-    parts = (
-        kind == "sidecar",
-        is_checkpoint & ~pl.col("leads"),
-        is_checkpoint & pl.col("leads"),
-        kind.is_in(["commit", "checksum"]),
-        ~kind.is_in(list(_FIRST_BACK)),
-    )
-    ordered = files.sort("version", descending=True, nulls_last=True)
-    return [ordered.filter(part)["path"].to_list() for part in parts]
 
 
 def quarantines(log: Log) -> pl.DataFrame:
@@ -262,13 +210,6 @@ def _created(quarantine: str) -> dt.datetime | None:
         return dt.datetime.strptime(quarantine[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
     except ValueError:  # a date that does not exist
         return None
-
-
-def _written(log: Log, quarantine: str) -> dict[str, str]:
-    """Digests of the files that a repair wrote, by path; empty if they were not recorded."""
-    record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{_RECORD}"))
-    written = record.get("written")
-    return written if isinstance(written, dict) else {}
 
 
 def _creator(log: Log, quarantine: str) -> str | None:
@@ -319,8 +260,10 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     return old
 
 
-def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
-    """The files of a quarantine from its record, in the columns `_FILE`."""
+def recorded_files(log: Log, quarantine: object) -> tuple[pl.DataFrame, dict[str, str]]:
+    """The files of a quarantine from its record, in the columns `_FILE`; and the digests of the
+    files that have the names of moved ones, by path, if they were recorded.
+    """
     if not isinstance(quarantine, str) or _created(quarantine) is None:
         raise InvalidInputError(
             "the id of the quarantine is invalid",
@@ -332,18 +275,14 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
         record = orjson.loads(log.store.read(path))
         files = pl.DataFrame([dict(file) for file in record["files"]], schema=_FILE)
     except NotFoundError as cause:
-        raise InvalidInputError(
-            "quarantine not found",
-            path=path,
-            expected=", ".join(quarantines(log)["id"]) or "no quarantine exists",
-            found=quarantine,
-        ) from cause
+        raise _without_record(log, quarantine, path) from cause
     except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise _malformed(path, str(cause)) from cause
     wrong = files.filter(~_is_log_path(log).fill_null(value=False))
     if wrong.height:
         raise _malformed(path, f"not a file of the log: {wrong['path'][0]}")
-    return files
+    written = record.get("written")
+    return files, written if isinstance(written, dict) else {}
 
 
 def _is_log_path(log: Log) -> pl.Expr:
@@ -356,11 +295,31 @@ def _is_log_path(log: Log) -> pl.Expr:
     )
 
 
+def _without_record(log: Log, quarantine: str, path: str) -> LakelogError:
+    """The error for a quarantine that does not exist, or has files but no record."""
+    listed = _listed(log)
+    if quarantine not in listed:
+        return InvalidInputError(
+            "quarantine not found",
+            path=path,
+            expected=", ".join(sorted(listed)) or "no quarantine exists",
+            found=quarantine,
+        )
+    count = len(listed[quarantine])
+    return CorruptionError(
+        "the record of the quarantine is missing; no file was moved",
+        path=path,
+        expected="the record, which has the place of each file",
+        found=f"{count:,} file{'' if count == 1 else 's'} in {path.removesuffix(_RECORD)}",
+        hint=_BY_HAND,
+    )
+
+
 def _malformed(path: str, found: str) -> CorruptionError:
     return CorruptionError(
         "the record of the quarantine is malformed; no file was moved",
         path=path,
         expected="the moved files, each below the log folder",
         found=found[:200],
-        hint="move its files back by hand: they are in its folder under their original names",
+        hint=_BY_HAND,
     )
