@@ -279,6 +279,34 @@ def test_numbers_of_csv_beyond_the_range_of_floats_are_bad_rows(
     assert ids(table) == [1, 4, 5]
 
 
+def test_times_without_a_zone_are_utc_and_hexadecimal_numbers_are_bad_rows_of_csv(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    schema = {"id": pl.Int64, "at": pl.Datetime("us", "UTC")}
+    table = library.create(tmp_path / "times", schema, upkeep=False)
+    texts = ["2026-01-05T12:00:00", "2026-01-05 12:00", "2026-01-05", "2026-01-05T12:00:00-02:00"]
+    texts += ["2026-01-05T12:00:00.5Z", "", '""', "2026-01-05 12:00+0200"]
+    lines = ["id,at", *(f"{number},{text}" for number, text in enumerate(texts))]
+    (tmp_path / "a.csv").write_text("\n".join([*lines, "8,soon", "0x10,", "0X11,"]))
+    rows = [{"id": n, "at": text or None} for n, text in enumerate(texts) if text != '""']
+    (tmp_path / "a.ndjson").write_text("\n".join(map(json.dumps, rows)))
+    call = ("ingest", tmp_path / "times", "--directory", tmp_path / "log", "--on-bad-row", "divert")
+    assert lakelog(*call, tmp_path / "a.csv").code == 1
+    bad = rejected_rows(tmp_path / "log")
+    assert [(row["column"], row["row"]) for row in bad] == [
+        ("at", "8,soon"),
+        ("id", "0x10,"),
+        ("id", "0X11,"),
+    ]
+    assert "0x10 is not a decimal number" in bad[1]["reason"]
+    found = table.to_polars().sort("id")
+    hours = found["at"].dt.hour().to_list()
+    assert (hours, found["id"].to_list()) == ([12, 12, 0, 14, 12, None, None, 10], list(range(8)))
+    assert lakelog(*call, tmp_path / "a.ndjson").code == 0
+    later = table.to_polars().unique().sort("id")
+    assert later.equals(found)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_bad_lines_of_ndjson_are_named_by_their_lines(
     lakelog: Any,

@@ -163,6 +163,41 @@ def test_invalid_row_raises_in_write_and_is_not_logged(
         assert ingestor.write({"id": 5}) == 1
 
 
+def test_unknown_field_of_json_is_named(tmp_path: Path, directory: Path) -> None:
+    inner = pl.Struct({"x": pl.Int64, "at": pl.Datetime("us")})
+    schema = {"id": pl.Int64, "s": inner, "all": pl.List(inner)}
+    table = lakelog.create(tmp_path / "nested", schema, upkeep=False)
+    table.alter.add_columns(pa.schema({"m": pa.map_(pa.string(), pa.int64())}))
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write(
+            b'{"id": 1}\n{"id": 2, "colour": "red"}\n{"id": NaN, "s": {"x": 1, "y": 2}}\n'
+            b'{"all": [{"x": 1}, {"z": 2}]}\n{"m": {"a": 1}}\n{"ID": 3}\n'
+            b'{"s": {"at": "2026-01-05T12:00:00Z"}}'
+        )
+        rows = ingestor.rejected()
+    assert rows["column"].to_list() == ["colour", "s.y", "all.element.z", "m", "ID", "s"]
+    reasons = rows["reason"].to_list()
+    for name, reason in zip(rows["column"], reasons, strict=True):
+        assert repr(name) in reason
+    assert "'m' cannot be read from JSON" in reasons[3]
+    assert "expected no zone offset" in reasons[5]
+    assert ids(table.scan()) == [1]
+
+
+def test_time_with_an_offset_is_refused_in_a_column_without_a_zone(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = lakelog.create(tmp_path / "local", {"id": pl.Int64, "at": pl.Datetime("us")})
+    noon = "2026-01-05T12:00:00"
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        lines = [{"id": n, "at": f"{noon}{end}"} for n, end in enumerate(["", "+02:00", "Z", ".5"])]
+        ingestor.write(b"\n".join(map(orjson.dumps, lines)))
+        ingestor.write({"id": 4, "at": dt.datetime(2026, 1, 5, 12)})
+        assert ingestor.rejected()["column"].to_list() == ["at", "at"]
+        assert "expected no zone offset" in ingestor.rejected()["reason"][0]
+    assert table.to_polars().sort("id")["at"].dt.hour().to_list() == [12, 12, 12]
+
+
 def test_number_that_a_column_cannot_hold_is_refused_in_json(
     tmp_path: Path, directory: Path
 ) -> None:
@@ -210,7 +245,9 @@ def test_error_of_many_rows_shows_the_first_bad_one(tmp_path: Path, directory: P
                 ingestor.write(b"\n".join(map(orjson.dumps, rows)))
             if bad:
                 text = orjson.dumps(bad).decode()
-                assert str(raised.value.found).startswith(f"row 700: {text}: JSON parse error")
+                reason = "the table has no column 'size'" if "size" in bad else "JSON parse error"
+                assert str(raised.value.found).startswith(f"row 700: {text}: {reason}")
+                assert raised.value.column == [*bad][-1]
         assert ingestor.status().durable_seq == 0
 
 

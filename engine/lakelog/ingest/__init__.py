@@ -7,6 +7,7 @@
 | `files` | rows of files and standard input, with positions |
 | `committer` | records to commits; readers' view of table and log |
 | `rows` | rows checked, encoded as records, and decoded |
+| `texts` | JSON, and the texts of CSV, in the table's types |
 | `records` | records as columns |
 | `joined_records` | records of several threads |
 | `state` | ``ingest.json``, diverted rows; which records are committed |

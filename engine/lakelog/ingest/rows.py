@@ -6,7 +6,6 @@ import bisect
 import datetime as dt
 import itertools
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import orjson
-import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from lakelog.arrow_arrays import from_python
 from lakelog.data.conform import Conform, Incoming, find_invalid, to_table, wide_field
@@ -39,8 +35,9 @@ from lakelog.ingest.records import (
     records_of_lines,
     records_of_table,
 )
+from lakelog.ingest.texts import JsonReader, read_texts
 from lakelog.model import contract
-from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lakelog.model.contract import Decimal, Field, Primitive, Struct
 
 _BATCH_ROWS = 2048
 """Batches with fewer rows on average are joined when they are read: each costs time of its own."""
@@ -49,8 +46,6 @@ _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
 Check: TypeAlias = Callable[[Any], bool]
-# A line that is not a JSON object with a column; a file may begin with a byte order mark.
-_NO_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r]*(?:[^{ \t\r\xef]|\{[ \t\r]*\})")
 _SHOWN = 200  # characters of a row in an error
 
 Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
@@ -179,11 +174,8 @@ class RowCodec:
         self._given = self._filled.union(
             field.name for field in schema.fields if not field.nullable or field.name in key
         )
-        self._base64 = [field.name for field in schema.fields if field.type == _BINARY]
-        readable = tuple(f for f in schema.fields if _is_readable(f.type) or f.name in self._base64)
-        self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])
-        self._read_schema = pa.schema([wide_field(field) for field in readable])
-        self._readable_filled = self._filled.intersection(self._json_schema.names)
+        self._json = JsonReader(schema)
+        self._readable_filled = self._filled.intersection(self._json.names)
 
     def _require_checkable(self, rules: RowRules) -> None:
         """Refuse conditions on values that are generated on commit, and unknown before."""
@@ -248,10 +240,10 @@ class RowCodec:
         elif rows and isinstance(rows[0], bytes):
             lines: list[bytes] = rows  # type: ignore[assignment]
             if not self._filled:
-                yield self._fitted(self._parsed(lines))
+                yield self._fitted(self._json.read(lines))
                 return
             for given, group in itertools.groupby(lines, key=self._filled_by):
-                table = self._parsed(list(group))
+                table = self._json.read(list(group))
                 yield self._fitted(table.drop_columns(sorted(self._readable_filled - given)))
         else:
             # Rows that lack a column with a default get it; others have a null there.
@@ -364,7 +356,7 @@ class RowCodec:
     def _filled_by(self, line: bytes) -> frozenset[str]:
         try:
             return self._filled.intersection(orjson.loads(line).keys())
-        except (ValueError, AttributeError):  # which `_parsed` reports
+        except (ValueError, AttributeError):  # which `JsonReader` reports
             return frozenset()
 
     def _error_of_columns(self, rows: Given) -> InvalidInputError | None:
@@ -421,35 +413,6 @@ class RowCodec:
                 )
         return table
 
-    def _parsed(self, lines: Sequence[bytes]) -> pa.Table:
-        """Lines of JSON in the schema's types."""
-        try:
-            for line in lines:
-                if line[:2] != b'{"' and _NO_OBJECT.match(line):  # Arrow makes nulls, or crashes
-                    raise pa.ArrowInvalid("a line is not an object, or one without columns")
-            data = b"\n".join(lines)
-            table = self._json(data)
-            if len(table) != len(lines):
-                raise pa.ArrowInvalid(f"{len(table)} objects in {len(lines)} lines")
-            for name in self._base64:
-                table = _without_base64(table, name)
-            if found := find_invalid(table):
-                raise pa.ArrowInvalid(f"in {found[0]!r}: {found[1]}")
-            for name in table.column_names if b"Inf" not in data else ():
-                type_ = table[name].type
-                if pa.types.is_floating(type_) and pc.any(pc.is_inf(table[name])).as_py():
-                    raise pa.ArrowInvalid(f"in {name!r}: a number is too large for {type_}")
-            return table
-        except pa.ArrowException as cause:
-            known = ", ".join(self._json_schema.names)
-            raise InvalidInputError(
-                "a line is not a JSON object with values of the table's columns",
-                expected=f"an object per line, with {known}",
-                found=re.sub(r"\.? in row \d+$", "", str(cause).split("\n", 1)[0]),
-                hint="dates and times are ISO 8601 text, and binary values base64; maps, and "
-                "binary values in structs or lists, cannot be read from JSON",
-            ) from cause
-
     def _cast(self, rows: pa.Table) -> pa.Table:
         """Text in the schema's types."""
         for position, name in enumerate(rows.column_names):
@@ -457,7 +420,7 @@ class RowCodec:
             if field is None or not pa.types.is_string(rows[name].type):
                 continue
             try:
-                values = _read_texts(rows[name], wide_field(field).type)
+                values = read_texts(rows[name], wide_field(field).type)
             except pa.ArrowException as cause:
                 raise InvalidInputError(
                     f"a text of {name!r} cannot be read in the table's type",
@@ -467,15 +430,6 @@ class RowCodec:
                 ) from cause
             rows = rows.set_column(position, name, values)
         return rows
-
-    def _json(self, lines: bytes | pa.Buffer) -> pa.Table:
-        size = max(1 << 20, len(lines) + 1)  # of one block: a row is never cut
-        options = pj.ParseOptions(
-            explicit_schema=self._json_schema, unexpected_field_behavior="error"
-        )
-        read = pj.ReadOptions(block_size=min(size, 1 << 30), use_threads=False)
-        table = pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
-        return table.cast(self._read_schema)
 
     def decode(self, records: Records) -> list[pa.Table]:
         """The rows of records, which are all of one operation, in the schema, without `computed`
@@ -529,7 +483,7 @@ class RowCodec:
         is_json = records.forms == JSON
         if is_json.any():
             lines = pa.concat_arrays(filtered(records.values, is_json).chunks)
-            table = self._json(data_of(lines))
+            table = self._json.stored(data_of(lines))
             names = self.computed.intersection(table.column_names)  # null before there were rules
             void = [name for name in names if table[name].null_count == len(table)]
             yield table.drop_columns(void)
@@ -635,33 +589,6 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
     return pa.Table.from_arrays(columns, names=list(names))
 
 
-def _read_texts(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Texts in a type; an empty one, which only quotes tell from a null, is null if it must be."""
-    try:
-        values = texts.cast(type_)
-    except pa.ArrowException:
-        is_empty = pc.equal(texts, "")
-        if not pc.any(is_empty).as_py():
-            raise
-        values = pc.if_else(is_empty, pa.scalar(None, texts.type), texts).cast(type_)
-    if pa.types.is_floating(type_):
-        beyond = pc.and_(pc.is_inf(values), pc.match_substring_regex(texts, "[0-9]"))
-        if pc.any(beyond).as_py():
-            raise pa.ArrowInvalid(f"{texts.filter(beyond)[0]} is beyond the range of {type_}")
-    return values
-
-
-def _without_base64(table: pa.Table, name: str) -> pa.Table:
-    """The rows, with the bytes of a column of base64 text."""
-    try:
-        values = pl.Series(table[name]).bin.decode("base64")
-    except pl.exceptions.ComputeError as cause:
-        raise pa.ArrowInvalid(f"in {name!r}: a text is not base64") from cause
-    position = table.column_names.index(name)
-    field = table.schema.field(name)
-    return table.set_column(position, field, pa.chunked_array(values.to_arrow().cast(field.type)))
-
-
 def _plain_rows(rows: Given) -> list[Any]:
     rows = rows.table if isinstance(rows, TextRows) else rows
     if isinstance(rows, pa.Table):
@@ -728,39 +655,12 @@ def _needs_look(field: Field) -> bool:
 
 
 _OPAQUE = (contract.VARIANT, contract.VOID)
-_BINARY = Primitive("binary")
 
 
 def _is_double(value: Any) -> bool:
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and -_EXACT <= value <= _EXACT
-
-
-def _is_readable(type_: DataType) -> bool:
-    """Whether values of a type can be read from JSON."""
-    match type_:
-        case Struct(fields):
-            return all(_is_readable(field.type) for field in fields)
-        case Array(element, _):
-            return _is_readable(element)
-        case Map():
-            return False
-        case Decimal():
-            return True
-    return contract.is_known(type_) and type_.name not in {"binary", "variant", "void"}
-
-
-def _json_type(type_: DataType) -> pa.DataType:
-    """The type in which Arrow's reader of JSON reads values of a type."""
-    match type_:
-        case Struct(fields):
-            return pa.struct([pa.field(f.name, _json_type(f.type)) for f in fields])
-        case Array(element, _):
-            return pa.list_(pa.field("element", _json_type(element)))
-        case Primitive("date"):
-            return pa.string()
-    return contract.to_arrow(type_)
 
 
 def _default_reads_clock(column: Field) -> bool:
