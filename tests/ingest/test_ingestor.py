@@ -567,6 +567,25 @@ def test_last_change_of_a_key_is_committed(table: lakelog.Table, directory: Path
     assert keyed_rows(table.scan()) == {**expected, 5: "g"}
 
 
+@pytest.mark.parametrize("keys", [[1, 1, 2, 3, 3], [0.0, -0.0, 2.0, 3.0, 3.0]])
+def test_every_row_of_a_key_that_the_table_has_twice_is_replaced(
+    tmp_path: Path, directory: Path, keys: list[Any]
+) -> None:
+    rows = pl.DataFrame({"key": keys, "part": ["a"] * 5, "name": ["old"] * 5})
+    table = lakelog.create(tmp_path / "twice", rows.schema, upkeep=False)
+    table.append(rows)
+    with quiet(table, directory, key=["key", "part"]) as ingestor:
+        for key in (keys[0], 4):
+            ingestor.write({"key": key, "part": "a", "name": "new"})
+        ingestor.delete({"key": keys[3], "part": "a"})
+        seen = ingestor.read_your_writes().sort("key", "name").collect()
+        some = ingestor.read_your_writes().filter(pl.col("name") == "new").select("key").collect()
+        ingestor.flush()
+    assert table.to_polars().sort("key", "name").rows() == seen.rows()
+    assert seen["name"].to_list() == ["new", "new", "old", "new"]
+    assert some.height == 3
+
+
 def test_key_columns_named_like_patterns_are_compared_by_their_names(tmp_path: Path) -> None:
     rows = pl.DataFrame({"*": [1, 2], "^a$": [10, 20], "a": [7, 7]})
     lakelog.write(tmp_path / "t", rows)

@@ -396,8 +396,12 @@ class Committer:
         except InvalidInputError as error:
             raise _refused(error, self.table.path) from error
         keys = list(map(column_named, self.state.key))
-        kept = rows.join(changes.lazy().select(keys), on=keys, how="anti")
-        return pl.concat([kept, _cast(pl.DataFrame(puts), schema)])
+        own = changes.lazy().select(keys)
+        kept = rows.join(own, on=keys, how="anti")
+        new = _cast(pl.DataFrame(puts), schema)
+        # The merge replaces each row of a key that the table has several times.
+        replaced = rows.select(keys).join(own, on=keys, how="semi")
+        return pl.concat([kept, new.join(replaced, on=keys, how="left")])
 
     def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
         """The rows of records in the schema of a version, in the order of the log."""
