@@ -73,9 +73,8 @@ _OWN_FIELDS = tuple(
 _OF_FILES = ("schema_string", "partition_columns", "column_mapping_mode")
 """The parts of metadata that decide the columns of files."""
 _MAP = pl.Map(pl.String(), pl.String())
-_VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _OTHER_VECTOR = "\x00dv"
-_OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in _VECTOR)
+_OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in actions.DV_COLUMNS)
 _ACTION_COLUMNS = ("version", "actionType", *FILE_COLUMNS, "dataChange", "dvId")
 
 Open = Callable[[int | None], LogSnapshot]
@@ -201,7 +200,9 @@ class _Feed:
                     found=taken.name,
                     hint="rename the column",
                 )
-        schema = contract.Struct((*_nullable(plan.schema).fields, *_OWN_FIELDS))
+        # Earlier schemas may have allowed nulls.
+        fields = (contract.nullable(field, keeps=None) for field in plan.schema.fields)
+        schema = contract.Struct((*fields, *_OWN_FIELDS))
         return replace(
             plan,
             schema_json=json.dumps(contract.to_json(schema)),
@@ -384,7 +385,7 @@ def _changed_files(decoded: Actions) -> pl.DataFrame:
     dtypes = actions.schema()
     stored = actions.conform(other, _ACTION_COLUMNS).with_columns(
         pl.lit(None, pl.String).alias(CHANGE_TYPE),
-        *(pl.lit(None, dtypes[name]).alias(_OTHER_VECTOR + name) for name in _VECTOR),
+        *(pl.lit(None, dtypes[name]).alias(_OTHER_VECTOR + name) for name in actions.DV_COLUMNS),
     )
     files = actions.conform(decoded.files, _ACTION_COLUMNS).filter(
         pl.col("dataChange").fill_null(value=True)
@@ -417,7 +418,7 @@ def _vector_changes(
             *key,
             pl.col("dvId").alias("otherId"),
             pl.col("partitionValues").alias("otherValues"),
-            *(pl.col(name).alias(_OTHER_VECTOR + name) for name in _VECTOR),
+            *(pl.col(name).alias(_OTHER_VECTOR + name) for name in actions.DV_COLUMNS),
         )
         both = near.join(others, on=key, how="inner", maintain_order="left")
         # Without a vector on the other side, all of its rows were visible there.
@@ -459,23 +460,6 @@ def _with_constants(files: pl.DataFrame) -> pl.DataFrame:
         *(pl.struct(pl.lit(k).alias("key"), v.alias("value")) for k, v in text.items()),
     )
     return files.with_columns(entries.cast(_MAP).alias("partitionValues"))
-
-
-def _nullable(type_: contract.Struct) -> contract.Struct:
-    """The struct with nulls allowed everywhere, as earlier schemas may have allowed them."""
-
-    def each(inner: contract.DataType) -> contract.DataType:
-        match inner:
-            case contract.Struct():
-                return _nullable(inner)
-            case contract.Array(element, _):
-                return contract.Array(each(element), contains_null=True)
-            case contract.Map(key, value, _):
-                return contract.Map(key, each(value), value_contains_null=True)
-        return inner
-
-    fields = (replace(f, nullable=True, type=each(f.type)) for f in type_.fields)
-    return contract.Struct(tuple(fields))
 
 
 def _physical(metadata: Metadata, mapping: str) -> dict[str, tuple[contract.Field, bool]]:

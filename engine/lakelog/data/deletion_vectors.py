@@ -28,6 +28,7 @@ import polars as pl
 
 from lakelog.dialects.delta.deletion_vectors import decode_z85, encode_z85, vector_paths
 from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
+from lakelog.model.actions import DV_COLUMNS
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 from lakelog.storage.upload import close_before_commit
@@ -52,9 +53,6 @@ _BITMAP_BYTES = 8_192
 _MOST_INLINE_BYTES = 128
 """Maximum length of a vector in the log, because every reader of the log reads it."""
 
-VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
-"""Columns of `lakelog.Snapshot.files` that describe a deletion vector."""
-
 _KEPT_FILES = 8
 _PIECE_BYTES = 16 << 20
 
@@ -77,7 +75,7 @@ class Vector:
         if files["dvStorageType"].null_count() == files.height:
             return [None] * files.height
         vectors: list[Vector | None] = []
-        rows = files.select("path", *VECTOR_COLUMNS).with_columns(vector_paths(files).alias("file"))
+        rows = files.select("path", *DV_COLUMNS).with_columns(vector_paths(files).alias("file"))
         for row in rows.iter_rows(named=True):
             if row["dvStorageType"] is None:
                 vectors.append(None)
@@ -204,7 +202,7 @@ def require_decodable(files: pl.DataFrame, version: int | None) -> None:
         error.version = version
         error.hint = "repair the log: without the vector the file's deleted rows are unknown"
         raise
-    in_log = marked.filter(stored.is_null()).unique(VECTOR_COLUMNS, maintain_order=True)
+    in_log = marked.filter(stored.is_null()).unique(DV_COLUMNS, maintain_order=True)
     incomplete = pl.any_horizontal(pl.col("dvSizeInBytes", "dvCardinality").is_null())
     Vector.of(marked.filter(incomplete).head(1))
     reader = VectorReader(_no_file)

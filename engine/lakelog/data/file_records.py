@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
 
-from lakelog.data.deletion_vectors import VECTOR_COLUMNS, require_decodable
+from lakelog.data.deletion_vectors import require_decodable
 from lakelog.data.files import ReadPlan, require_single_files
 from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
+from lakelog.model.actions import DV_COLUMNS
 from lakelog.skipping.values import typed_partitions
 
-_COLUMNS = ("path", "size", "partitionValues", *VECTOR_COLUMNS)
+_COLUMNS = ("path", "size", "partitionValues", *DV_COLUMNS)
 
 
 def refused_records(snapshot: LogSnapshot) -> Iterator[CorruptionError]:
@@ -31,7 +32,7 @@ def refused_records(snapshot: LogSnapshot) -> Iterator[CorruptionError]:
         plan = ReadPlan.of(snapshot, ())
     except UnsupportedError:  # its rows are not read
         return
-    checked = ["size", *VECTOR_COLUMNS, *(["partitionValues"] if plan.partition_columns else ())]
+    checked = ["size", *DV_COLUMNS, *(["partitionValues"] if plan.partition_columns else ())]
     if any(_errors(snapshot, plan, checked)):
         yield from _errors(snapshot, plan, ["path", *checked])
 

@@ -518,13 +518,15 @@ def _cast_hint(type_: pa.DataType) -> str:
     return "cast the column first, such as uint64 to pl.Int64 or pl.Decimal(20, 0)"
 
 
-def nullable(field: Field, keeps: Collection[str] = ()) -> Field:
-    """A field that may be null, with everything in it; of the metadata, the keys `keeps` remain."""
-    metadata = {key: value for key, value in field.metadata.items() if key in keeps}
-    return Field(field.name, _nullable_type(field.type, keeps), True, metadata)
+def nullable(field: Field, keeps: Collection[str] | None = ()) -> Field:
+    """A field that may be null, with everything in it; of the metadata, the keys `keeps` remain
+    (None: all).
+    """
+    kept = {k: v for k, v in field.metadata.items() if keeps is None or k in keeps}
+    return Field(field.name, _nullable_type(field.type, keeps), True, kept)
 
 
-def _nullable_type(type_: DataType, keeps: Collection[str]) -> DataType:
+def _nullable_type(type_: DataType, keeps: Collection[str] | None) -> DataType:
     match type_:
         case Struct(fields):
             return Struct(tuple(nullable(field, keeps) for field in fields))

@@ -510,8 +510,6 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-__all__ = ["map_stats", "stats_text_from_struct"]
-
 _ORDER = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
 _ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
     chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)

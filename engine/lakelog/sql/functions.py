@@ -519,15 +519,6 @@ def _nan_test(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(value.expr.is_nan().fill_null(value=False), BOOLEAN)
 
 
-def _signed(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    value = self.value(nodes[0])
-    if name == "positive":
-        return value
-    if is_integral(value.type):
-        return self.whole(0 - value.expr.cast(pl.Int128), value.type)
-    raise _refuse(name, value)
-
-
 def _logarithm(of: Callable[[pl.Expr], pl.Expr]) -> Callable[[pl.Expr], pl.Expr]:
     return lambda x: pl.when(x > 0).then(of(x))
 
@@ -711,7 +702,8 @@ _FUNCTIONS: Mapping[str, tuple[_Function, int, int]] = {
     **dict.fromkeys(("isnull", "isnotnull"), (_null_test, 1, 1)),
     **dict.fromkeys(("floor", "ceil", "ceiling"), (_whole_part, 1, 1)),
     **dict.fromkeys(("mod", "pmod"), (_rest, 2, 2)),
-    **dict.fromkeys(("negative", "positive"), (_signed, 1, 1)),
+    "negative": (lambda self, _, nodes: self.negated(self.value(nodes[0])), 1, 1),
+    "positive": (lambda self, _, nodes: self.value(nodes[0]), 1, 1),
     "abs": (_abs, 1, 1),
     "concat": (_concat, 1, _MANY),
     "concat_ws": (_concat_ws, 2, _MANY),

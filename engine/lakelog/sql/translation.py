@@ -309,6 +309,19 @@ class Translation:
             return self.arithmetic(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
 
+    def negated(self, value: Value) -> Value:
+        """-a."""
+        if value.is_literal and isinstance(value.literal, int | float | decimal.Decimal):
+            number = value.literal  # Python's minus would round a decimal to 28 digits
+            if isinstance(number, decimal.Decimal):
+                return constant(number.copy_negate())
+            return constant(-number)
+        if is_integral(value.type):
+            return self.whole(0 - value.expr.cast(pl.Int128), value.type)
+        if isinstance(value.type, Decimal) or value.type in {DOUBLE, FLOAT}:
+            return Value(-value.expr, value.type)
+        raise UnsupportedExpressionError(f"-{type_name(value.type)}")
+
     def _decimal(self, operator: str, a: Value, b: Value) -> Value:
         (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
         if operator == "*":
@@ -568,18 +581,6 @@ def _number(text: str) -> Value:
     return constant(number)
 
 
-def _negative(self: Translation, node: Any) -> Value:
-    value = self.value(node.this)
-    if value.is_literal and isinstance(value.literal, int | float | decimal.Decimal):
-        number = value.literal  # Python's minus would round a decimal to 28 digits
-        return constant(number.copy_negate() if isinstance(number, decimal.Decimal) else -number)
-    if is_integral(value.type):
-        return self.whole(0 - value.expr.cast(pl.Int128), value.type)
-    if isinstance(value.type, Decimal) or value.type in {DOUBLE, FLOAT}:
-        return Value(-value.expr, value.type)
-    raise UnsupportedExpressionError(f"-{type_name(value.type)}")
-
-
 def _column(self: Translation, node: Any) -> Value:
     if type(node.this).__name__ == "Star":
         raise UnsupportedExpressionError(_sql(node))
@@ -784,7 +785,7 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     "Literal": _literal,
     "Mod": _binary("%"),
     "Mul": _binary("*"),
-    "Neg": _negative,
+    "Neg": lambda self, node: self.negated(self.value(node.this)),
     "Not": _not,
     "Null": lambda _self, _node: constant(None),
     "Or": _joined(or_),
