@@ -11,7 +11,12 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.errors import ConcurrentTransactionError, StreamMismatchError, UnavailableError
+from lakelog.errors import (
+    ConcurrentTransactionError,
+    NotFoundError,
+    StreamMismatchError,
+    UnavailableError,
+)
 from tests.ingest.ingestors import SCHEMA, FailingTable, ids, quiet
 
 
@@ -171,6 +176,35 @@ def test_column_created_again_under_a_new_column_mapping_is_another_column(
     assert ids(ingestor.read_your_writes()) == [1, 2]
     ingestor.close()
     assert sorted(table.to_polars().select("id", "name").rows()) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_rows_that_the_table_does_not_accept_are_read_from_the_directory(
+    tmp_path: Path, directory: Path, key: str | None
+) -> None:
+    table = mapped(tmp_path)
+    with quiet(table, directory, key=key) as ingestor:
+        ingestor.write({"id": 1, "name": "a"})
+        ingestor.flush()
+        assert lakelog.Ingestor.pending_rows(directory).is_empty()
+        ingestor.write(pl.DataFrame({"id": [2, 3], "name": ["b", "c"]}))
+        ingestor.write({"id": 4})
+        if key:
+            ingestor.delete({"id": 1})
+        ingestor.close(flush=False)
+    table.alter.drop_column("name")
+    with pytest.raises(StreamMismatchError, match="'name'") as caught:
+        quiet(table, directory, key=key)
+    assert "pending_rows" in str(caught.value)
+    rows = lakelog.Ingestor.pending_rows(directory)
+    expected = [(2, "b", None), (3, "c", None), (4, None, None)]
+    if key is None:
+        assert rows.rows() == expected
+    else:
+        deleted = [(*row, False) for row in expected] + [(1, None, None, True)]
+        assert (rows.columns[-1], rows.rows()) == ("_lakelog_deleted", deleted)
+    with pytest.raises(NotFoundError):
+        lakelog.Ingestor.pending_rows(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("on_bad_row", ["raise", "divert"])

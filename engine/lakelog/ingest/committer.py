@@ -31,18 +31,22 @@ from lakelog.errors import (
     ExternalPathError,
     InvalidInputError,
     LakelogError,
+    LogPoisonedError,
     OutcomeUnknownError,
     StreamMismatchError,
+    UnavailableError,
 )
 from lakelog.ingest.records import Position, Records
 from lakelog.ingest.rows import BadRow, RowCodec
 from lakelog.ingest.state import (
+    LOG_FOLDER,
     Attempt,
     IngestDirectory,
     IngestState,
     TableView,
     committed_seq,
     follows,
+    read_state,
 )
 from lakelog.model.contract import Struct, column_named, field_named
 from lakelog.snapshot import Snapshot
@@ -188,7 +192,8 @@ class Committer:
             column=column,
             version=snapshot.version,
             found=None if now is None else now.name,
-            hint="restore the column; the rows stay in the log until then",
+            hint="restore the column; the rows stay in the log until then. "
+            "Ingestor.pending_rows(directory) returns them",
         )
         return self.mismatch
 
@@ -316,18 +321,10 @@ class Committer:
 
     def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
         """The last row of each key, and the name of the column that marks deleted keys."""
-        names = self.state.schema.names
-        order, deleted = (unused_name(name, names) for name in ("_lakelog_order", DELETED))
-        parts = []
-        for op, codec in (("PUT", self.codecs.rows), ("DELETE", self.codecs.keys)):
-            own, places = records.of(op)
-            frame = pl.DataFrame(codec.concat(codec.decode(own))).with_columns(
-                pl.Series(order, places[own.numbers()])
-            )
-            parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
-        every = pl.concat(parts, how="diagonal").sort(order, maintain_order=True)
-        last = every.unique([*map(column_named, self.state.key)], keep="last", maintain_order=True)
-        return last.drop(order), deleted
+        deleted = unused_name(DELETED, self.state.schema.names)
+        keys = [*map(column_named, self.state.key)]
+        every = _in_order(self.codecs, records, deleted)
+        return every.unique(keys, keep="last", maintain_order=True), deleted
 
     def _confirm(self, seq: int, txn: int | None) -> None:
         """Record that the records up to a sequence number are committed; `txn` None: unchanged."""
@@ -420,9 +417,7 @@ class Committer:
 
     def pending(self, after: int | None = None, last: int | None = None) -> Records:
         """The records after a sequence number; None is the last committed one."""
-        after = self._log.truncated_to if after is None else after
-        parts = [Records(each) for each in self._log.iterate(after_seq=after)]
-        records = Records.concat([Records(SCHEMA.empty_table()), *parts])
+        records = _records_after(self._log, self._log.truncated_to if after is None else after)
         if last is None:
             return records
         return records[: int(np.searchsorted(records.seqs, last, "right"))]
@@ -432,6 +427,43 @@ class Committer:
         with self._truncating:
             pending = self.pending(self._log.truncated_to).positions()
             return {**self.state.positions, **pending}
+
+
+def pending_rows(directory: str) -> pl.DataFrame:
+    """The rows in the log of a directory, with a column that marks deleted keys if it has a key."""
+    with WriteAheadLog(f"{directory}/{LOG_FOLDER}", read_only=True) as log:
+        records = _records_after(log, log.truncated_to)
+        state = read_state(directory)  # later: it has the columns of all records
+        deleted = unused_name(DELETED, state.schema.names)
+        rows = _in_order(Codecs.of(state), records, deleted)
+    return rows if state.key else rows.drop(deleted)
+
+
+def _records_after(log: WriteAheadLog, seq: int) -> Records:
+    parts = [Records(each) for each in log.iterate(after_seq=seq)]
+    return Records.concat([Records(SCHEMA.empty_table()), *parts])
+
+
+def _in_order(codecs: Codecs, records: Records, deleted: str) -> pl.DataFrame:
+    """Rows and deleted keys in the order of the log; the column `deleted` marks the keys."""
+    order = unused_name("_lakelog_order", [*codecs.rows.schema.names, deleted])
+    parts = []
+    for op, codec in (("PUT", codecs.rows), ("DELETE", codecs.keys)):
+        own, places = records.of(op)
+        frame = pl.DataFrame(codec.concat(codec.decode(own))).with_columns(
+            pl.Series(order, places[own.numbers()])
+        )
+        parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
+    return pl.concat(parts, how="diagonal").sort(order, maintain_order=True).drop(order)
+
+
+def is_passing(error: LakelogError) -> bool:
+    """Whether a failed commit is only retried; otherwise writes are refused until one succeeds."""
+    if isinstance(error, LogPoisonedError):
+        return False
+    if isinstance(error, ConflictError):
+        return error.kind != "concurrent_transaction"
+    return isinstance(error, UnavailableError | OutcomeUnknownError)
 
 
 def merge_changes(
@@ -478,5 +510,6 @@ def _refused(error: LakelogError, path: str) -> StreamMismatchError:
         column=error.column,
         expected=error.expected,
         found=error.found,
-        hint=f"{todo}; the rows stay in the log until then",
+        hint=f"{todo}; the rows stay in the log until then. Ingestor.pending_rows(directory) "
+        "returns them",
     )

@@ -21,8 +21,6 @@ from lakelog.errors import (
     InternalError,
     InvalidInputError,
     LakelogError,
-    LogPoisonedError,
-    OutcomeUnknownError,
     StreamMismatchError,
     UnavailableError,
 )
@@ -31,7 +29,9 @@ from lakelog.ingest.committer import (
     Codecs,
     Committed,
     Committer,
+    is_passing,
     merge_changes,
+    pending_rows,
     unused_name,
 )
 from lakelog.ingest.joined_records import JoinedRecords
@@ -519,7 +519,7 @@ class Ingestor(Closing):
             if self._committer.mismatch is not None:
                 raise self._refusal(self._committer.mismatch)
         with self._changed:
-            if self._error is not None and not _is_passing(self._error):
+            if self._error is not None and not is_passing(self._error):
                 raise self._refusal(self._error)
             if self._backlog_bytes > 0 and (
                 self._backlog_bytes + size_bytes > self._max_backlog_bytes
@@ -602,6 +602,24 @@ class Ingestor(Closing):
         """As `offsets`, with the fingerprints of the files that `lakelog ingest` read."""
         self._access.check()
         return self._committer.positions()
+
+    @staticmethod
+    def pending_rows(directory: str | os.PathLike[str]) -> pl.DataFrame:
+        """The rows of a directory that are not known to be committed, without its table: to write
+        them elsewhere, if the table no longer accepts them. The directory is not changed.
+
+        Returns:
+            The columns of the table that the Ingestor knew last, in the order of the log; identity
+            values are null. With a key, also ``_lakelog_deleted``, which is true for deleted keys.
+            Rows of a commit whose outcome was not reported are included.
+
+        Raises:
+            NotFoundError: The directory does not exist, or no Ingestor made it.
+            CorruptionError: The directory is damaged.
+
+        Memory: the rows.
+        """
+        return pending_rows(local_directory(directory))
 
     def rejected(self) -> pl.DataFrame:
         """The diverted rows of this directory, in the order in which they were written.
@@ -778,12 +796,3 @@ def _require_seconds(name: str, value: object, *, may_be_none: bool) -> None:
         raise InvalidInputError(
             f"{name} must be a number of seconds", expected=">= 0", found=repr(value)
         )
-
-
-def _is_passing(error: LakelogError) -> bool:
-    """Whether a failed commit is only retried; otherwise writes are refused until one succeeds."""
-    if isinstance(error, LogPoisonedError):
-        return False
-    if isinstance(error, ConflictError):
-        return error.kind != "concurrent_transaction"
-    return isinstance(error, UnavailableError | OutcomeUnknownError)
