@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,21 @@ def test_a_file_that_grew_is_continued(
         write_rows(path, numbers[:count])
         assert lakelog(*call).code == 0
     assert ids(events) == numbers
+
+
+@pytest.mark.parametrize("form", ["ndjson", "csv", "arrows"])
+def test_a_named_pipe_is_read(
+    lakelog: Any, events: library.Table, tmp_path: Path, form: str
+) -> None:
+    write_rows(tmp_path / f"a.{form}", [1, 2])
+    os.mkfifo(tmp_path / f"pipe.{form}")
+    data = (tmp_path / f"a.{form}").read_bytes()
+    writer = threading.Thread(target=(tmp_path / f"pipe.{form}").write_bytes, args=[data])
+    writer.start()
+    done = lakelog("ingest", "events", f"pipe.{form}", "--directory", "log")
+    writer.join()
+    assert done.code == 0, done.errors
+    assert ids(events) == [1, 2]
 
 
 def test_a_position_without_a_fingerprint_is_continued(

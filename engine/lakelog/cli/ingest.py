@@ -217,7 +217,9 @@ def ingest(
 
 
 def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Format]]:
-    """Absolute paths without links, which name a file once, or standard input, with formats."""
+    """Absolute paths, of files without links, which name a file once; or standard input; with their
+    formats.
+    """
     from lakelog.ingest.files import format_of
 
     found: list[tuple[str, Format]] = []
@@ -233,7 +235,8 @@ def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Form
                 hint=f"name the files in it, such as {os.path.join(name, '*.ndjson')}",
             )
         else:
-            found.append((os.path.realpath(name), form or format_of(name)))
+            path = os.path.realpath(name) if os.path.isfile(name) else os.path.abspath(name)
+            found.append((path, form or format_of(name)))
     if len({name for name, _ in found}) < len(found):
         raise click.UsageError("a file is named twice")
     return found

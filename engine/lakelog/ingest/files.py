@@ -139,8 +139,10 @@ def _skip_to(stream: BinaryIO, start: int, fingerprint: str | None) -> None:
 
 
 def _fingerprint(name: str | None, stream: BinaryIO, end: int) -> str | None:
-    """A hash of the length, the beginning and the end of a file up to a byte; None for a stream."""
-    return None if name is None else _hash_of(stream, end, _EDGE_BYTES)
+    """A hash of the length, the beginning and the end of a file up to a byte; None for a stream or
+    a pipe.
+    """
+    return None if name is None or not stream.seekable() else _hash_of(stream, end, _EDGE_BYTES)
 
 
 def _fingerprint_of_all(name: str | None, stream: BinaryIO) -> str | None:
@@ -431,7 +433,8 @@ def _batches(name: str | None, stream: BinaryIO, form: Format) -> Iterator[tuple
         return
     with pa.ipc.open_stream(stream) as batches:
         for batch in batches:
-            yield batch, _fingerprint(name, stream, 0 if name is None else stream.tell())
+            end = stream.tell() if stream.seekable() else 0
+            yield batch, _fingerprint(name, stream, end)
 
 
 @contextmanager
