@@ -69,7 +69,7 @@ def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     starts: list[int | None] = []
     keys: list[Any] = []
     items: list[Any] = []
-    for value in values:
+    for value in map(without_missing, values):
         starts.append(None if value is None else len(keys))
         pairs = list(value.items() if isinstance(value, Mapping) else value or ())
         if len({key for key, _ in pairs}) < len(pairs):

@@ -358,6 +358,20 @@ def test_source_column_that_no_clause_takes_as_it_is_keeps_its_type(
     assert lakelog.open(tmp_path).to_polars().sort("id")["v"].to_list() == expected
 
 
+@pytest.mark.parametrize("value", ["y", pl.col("y"), "source.y"])
+def test_name_of_a_column_that_the_merge_adds_is_the_source_column(
+    tmp_path: Path, value: Any
+) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1, 3], "x": [10, 30]}))
+    source = pl.DataFrame({"id": [1, 2, 3], "x": 0, "y": [5, 6, 7]})
+    condition = "y = 7" if isinstance(value, str) else pl.col("y") == 7
+    merge = lakelog.open(tmp_path).merge(source, "id", schema_mode="merge")
+    merge.when_matched_delete(condition).when_matched_update({"x": value})
+    merge.when_not_matched_insert_all().execute()
+    rows = lakelog.open(tmp_path).to_polars().sort("id")
+    assert rows.rows() == [(1, 5, None), (2, 0, 6)]
+
+
 @pytest.mark.parametrize(
     ("clause", "given"),
     [

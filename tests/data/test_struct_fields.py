@@ -357,6 +357,8 @@ MISSING: list[tuple[pl.DataType, Any, Any]] = [
     (pl.List(pl.Int64()), [1, pd.NA], [1, None]),
     (pl.Struct({"a": pl.Int64, "b": pl.Date}), {"a": 1, "b": pd.NaT}, {"a": 1, "b": None}),
     (pl.Map(pl.String, pl.Int64), {"a": pd.NA}, {"a": None}),
+    (pl.Map(pl.String, pl.Int64), pd.NA, None),
+    (pl.Map(pl.String, pl.Int64), pd.NaT, None),
     (pl.Float64(), float("nan"), float("nan")),
 ]
 

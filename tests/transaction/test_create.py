@@ -164,6 +164,12 @@ def test_texts_in_the_metadata_of_arrow_fields_are_kept(tmp_path: Path) -> None:
             "y", PrimitiveType("long"), metadata={"delta.generationExpression": "s.a + 1"}
         ),
     ]
+    identity = {"start": 5, "step": 2, "allowExplicitInsert": False}
+    identity = {f"delta.identity.{name}": value for name, value in identity.items()}
+    numbered = deltalake.Field("n", PrimitiveType("long"), metadata=identity)
+    given = lakelog.create(tmp_path / "n", deltalake.Schema([numbered, fields[1]]))
+    given.append(pl.DataFrame({"s": [{"a": 1}]}))
+    assert given.to_polars()["n"].to_list() == [5]
     table = lakelog.create(tmp_path, deltalake.Schema(fields))
     assert deltalake.DeltaTable(tmp_path).schema() == deltalake.Schema(fields)
     table.append(pl.DataFrame({"s": [{"a": 1}]}))
@@ -173,7 +179,7 @@ def test_texts_in_the_metadata_of_arrow_fields_are_kept(tmp_path: Path) -> None:
     others = pa.field("z", pa.int64(), metadata={"PARQUET:field_id": "5", "own": "text"})
     table.alter.add_columns(others)
     assert table.snapshot().schema.fields[3].metadata == {}
-    with pytest.raises(InvalidInputError, match="the metadata of 'w' is not UTF-8"):
+    with pytest.raises(InvalidInputError, match="the metadata of 'w' is not valid"):
         table.alter.add_columns(pa.field("w", pa.int64(), metadata={"comment": b"\xff"}))
 
 

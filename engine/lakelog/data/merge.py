@@ -207,6 +207,7 @@ class Merge:
         ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
         on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
+        known = {name.lower() for name in commit.snapshot.schema.names}
         assigned = self._assigned(incoming.schema)
         if self._options.schema_mode == "merge":
             commit.set_metadata(commit.with_columns(assigned))
@@ -229,6 +230,7 @@ class Merge:
             self._matched,
             self._not_matched,
             self._by_source,
+            known=known,
             keeps_fields=self._options.schema_mode == "merge",
         )
         rewriter = Rewriter(commit, change, self._memory_limit)
@@ -537,6 +539,7 @@ class _Merging(Change):
         not_matched: Sequence[_Clause],
         by_source: Sequence[_Clause],
         *,
+        known: Collection[str],
         keeps_fields: bool,
     ) -> None:
         keys = on.keys
@@ -547,14 +550,15 @@ class _Merging(Change):
         partition_columns = snapshot.metadata.partition_columns
         sides = _Sides(rules, partition_columns, source.schema, keeps_fields)
         target_row = _with_struct(schema, contract.Field(TARGET, schema))
-        of_target = {name.lower() for name in schema.names} | {SOURCE, TARGET}
-        alone = [f for f in source.schema.fields if f.name.lower() not in of_target]
+        # A column that the merge adds to the target is the source's in clauses.
+        alone = [f for f in source.schema.fields if f.name.lower() not in {*known, SOURCE, TARGET}]
         self._of_source_alone = [field.name for field in alone]
-        pair = contract.Struct((*target_row.fields, *alone))
-        pair = _with_struct(pair, contract.Field(SOURCE, source.schema))
+        pair = target_row
+        for field in (*alone, contract.Field(SOURCE, source.schema)):
+            pair = _with_struct(pair, field)
         source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))
         of_source = {name.lower() for name in source.schema.names} - {SOURCE, TARGET}
-        of_both = of_source.intersection(name.lower() for name in schema.names)
+        of_both = of_source.intersection(known)
         self._matched = [_Effect(each, sides, pair, of_both) for each in matched]
         self._by_source = [_Effect(each, sides, target_row) for each in by_source]
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]

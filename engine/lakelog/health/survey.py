@@ -42,6 +42,7 @@ from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.cleanup import Request, plan_cleanup
 from lakelog.maintenance.diagnose import (
     REFUSE,
+    Finding,
     diagnose_files,
     diagnose_next_version,
     diagnose_pointer,
@@ -230,7 +231,12 @@ def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
 def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
     """Damage of the pointer; an unreadable file counts only if it was not found before."""
     try:
-        for found in diagnose_pointer(log, log.list_all(), (), (), is_verified=False):
+        problems: list[Finding] = []
+        for _ in range(2):  # another program may write a checkpoint at this moment
+            problems = list(diagnose_pointer(log, log.list_all(), (), (), is_verified=False))
+            if not problems:
+                return
+        for found in problems:
             why = found.why if found.action == REFUSE else None
             yield Damage("pointer", f"{found.path}: {found.problem}", why)
     except LakelogError as error:

@@ -44,8 +44,14 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 """Metadata of a field with the SQL text of its default."""
 
-_TEXTS = ("comment", "delta.generationExpression", "delta.invariants", CURRENT_DEFAULT)
+_TEXTS = (
+    *("comment", "delta.generationExpression", "delta.invariants", CURRENT_DEFAULT),
+    "__CHAR_VARCHAR_TYPE_STRING",
+)
 """Metadata of fields whose values are texts."""
+
+_JSON = tuple(f"delta.identity.{name}" for name in ("start", "step", "allowExplicitInsert"))
+"""Metadata of fields whose values are numbers and truth values."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _MAX_PRECISION = 38
@@ -424,8 +430,8 @@ def _names_by_arrow() -> dict[pa.DataType, str]:
 
 
 def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
-    """The columns of an Arrow schema, with the metadata of fields that Delta defines and that are
-    texts. A type without an equivalent raises InvalidInputError, and so does Arrow's null type
+    """The columns of an Arrow schema, with the metadata of fields that creators of a Delta table
+    define. A type without an equivalent raises InvalidInputError, and so does Arrow's null type
     without `void`.
 
     >>> import pyarrow as pa
@@ -437,12 +443,17 @@ def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
 
 def _from_arrow_field(field: pa.Field, void: bool, above: str = "") -> Field:
     type_ = _from_arrow(above + field.name, field.type, void)
-    given = {name: (field.metadata or {}).get(name.encode()) for name in _TEXTS}
+    given = {name: (field.metadata or {}).get(name.encode()) for name in (*_TEXTS, *_JSON)}
+    known = {name: text for name, text in given.items() if text is not None}
     try:
-        metadata = {name: text.decode() for name, text in given.items() if text is not None}
-    except UnicodeDecodeError as cause:
+        metadata = {
+            n: json.loads(text) if n in _JSON else text.decode() for n, text in known.items()
+        }
+    except ValueError as cause:
         raise InvalidInputError(
-            f"the metadata of {above + field.name!r} is not UTF-8", column=above + field.name
+            f"the metadata of {above + field.name!r} is not valid",
+            column=above + field.name,
+            found=known,
         ) from cause
     return Field(field.name, type_, bool(field.nullable), metadata)
 

@@ -573,59 +573,74 @@ def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(found.cast(pl.Int32), INTEGER)
 
 
-_LINE_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])"
+_LAST_LINE_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])\z"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\x0B\f\r"}
 _PATTERN_PARTS = re.compile(
-    r"(?P<escape>\\(?:p\{\w+\}|.))|(?P<possessive>[*+?}]\+)|(?P<flags>\(\?(?![:<]))"
-    r"|(?P<set>\[\^?\]|\[:|--|~~)|(?P<bracket>[\[\]])|(?P<end>\$)(?P<last>$|[)|])|(?P<other>.)",
+    r"(?P<escape>\\(?:p\{\w+\}|.))|(?P<end>\$(?=\)*\Z|\|))|(?P<twice>[*+?}][*+{])"
+    r"|(?P<flags>\(\?(?![:<]))|(?P<open>\[\^?)|(?P<set>&&|--|~~)|(?P<other>.)",
     re.DOTALL | re.IGNORECASE,
 )
 
 
-def _as_in_java(pattern: str) -> str:
-    """A regular expression of Java as one of Rust that matches the same texts."""
+def _as_in_java(pattern: str) -> tuple[str, bool]:
+    """A regular expression of Java as one of Rust, in which ``$`` is only the end of the text; and
+    whether it has one, so that the text without its last line end has to be tried too.
+    """
     flags = re.match(r"\(\?([is]+)\)", pattern)
     start = flags.end() if flags else 0
-    is_dot_all = flags is not None and "s" in flags[1]
-    found = [pattern[:start]]
-    depth = 0  # of sets in brackets
+    folds, is_dot_all = (flags is not None and flag in flags[1] for flag in "is")
+    found, ends = [pattern[:start]], set[str]()
+    depth, in_set = 0, False
     for part in _PATTERN_PARTS.finditer(pattern, start):
         text, kind = part[0], part.lastgroup
+        following = pattern[part.end() : part.end() + 1]
         escaped = text[1:] if kind == "escape" else ""
-        if kind == "bracket":
-            depth = depth + 1 if text == "[" else max(0, depth - 1)
-        elif escaped in {"<", ">"}:
-            text = escaped  # to Rust, these are the bounds of a word
-        elif escaped.lower() in _CLASSES and not (depth and escaped.isupper()):
+        is_negated = escaped in {"D", "S", "W"} or (kind == "open" and text == "[^")
+        refused = kind in {"open", "set"} if in_set else kind in {"twice", "flags"}
+        refused |= folds and (is_negated or escaped[:1] in {"p", "P"} or not text.isascii())
+        refused |= (in_set and is_negated) or (kind == "open" and following == "]")
+        if kind == "open":
+            in_set = True
+        elif in_set and text == "]":
+            in_set = False
+        elif escaped.lower() in _CLASSES:
             chars = _CLASSES[escaped.lower()]
-            text = chars if depth else f"[{'^' * escaped.isupper()}{chars}]"
-        elif text == "." and not (depth or is_dot_all):
-            text = r"[^\n\r\x{85}\x{2028}\x{2029}]"
-        elif kind == "last" and not depth:
-            text = rf"{_LINE_END}?\z{part['last']}"
-        elif (
-            (not depth and (kind in {"possessive", "flags"} or text == "$"))
-            or (kind == "set" and (depth or text[0] == "["))
-            or (escaped in {"b", "B"} and pattern[part.end() : part.end() + 1] == "{")
-            or (escaped.isalpha() and escaped not in "AzbBnrtfa" and escaped not in "xu")
-            or (escaped[:1] in {"p", "P"} and len(escaped) > 5)
-            or (flags is not None and "i" in flags[1] and not text.isascii())
-        ):
+            text = chars if in_set else f"[{'^' * is_negated}{chars}]"
+        elif escaped:
+            ends |= {escaped} & {"z"}
+            refused |= (escaped.isalpha() and escaped not in "AzbBnrtfaxu") or len(escaped) > 5
+            refused |= escaped in {"b", "B"} and following == "{"
+            if escaped in {"<", ">"}:
+                text = escaped  # to Rust, these are the bounds of a word
+        elif not in_set:
+            depth += {"(": 1, ")": -1}.get(text, 0)
+            if text == "$":
+                ends.add(text)
+                refused |= kind != "end" or (following == "|" and depth > 0)
+                text = r"\z"
+            elif text == "." and not is_dot_all:
+                text = r"[^\n\r\x{85}\x{2028}\x{2029}]"
+        if refused or len(ends) > 1:
             raise UnsupportedExpressionError(
-                f"{text!r} in the regular expression {pattern!r}, which may match other texts "
+                f"{part[0]!r} in the regular expression {pattern!r}, which may match other texts "
                 "than in Spark"
             )
         found.append(text)
-    return "".join(found)
+    return "".join(found), "$" in ends
 
 
 def _matches(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    pattern = _as_in_java(_literal(self, name, nodes[1], str))
+    pattern = _literal(self, name, nodes[1], str)
+    own, has_end = _as_in_java(pattern)
     try:
-        pl.select(pl.lit("").str.contains(pattern))
+        pl.select(pl.lit("").str.contains(own))
     except pl.exceptions.PolarsError as cause:
         raise UnsupportedExpressionError(f"the regular expression {pattern!r}") from cause
-    return Value(_text(self, name, nodes[0]).str.contains(pattern), BOOLEAN)
+    text = _text(self, name, nodes[0])
+    found = text.str.contains(own)
+    if has_end:
+        found |= text.str.replace(_LAST_LINE_END, "").str.contains(own)
+    return Value(found, BOOLEAN)
 
 
 def _changed_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
