@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog import ConflictError
+from lakelog import ConflictError, LakelogWarning
 from lakelog.errors import InvalidInputError
 from tests.budget import rng_of, share_of
 from tests.data.rows import changes_of, commit_info, data_files
@@ -356,6 +356,21 @@ def test_source_column_that_no_clause_takes_as_it_is_keeps_its_type(
     )
     getattr(lakelog.open(tmp_path).merge(TEXTS, "id"), clause)(**given).execute()
     assert lakelog.open(tmp_path).to_polars().sort("id")["v"].to_list() == expected
+
+
+def test_source_columns_that_no_table_can_have_are_left_out_unless_they_are_assigned(
+    tmp_path: Path,
+) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1], "x": [10]}))
+    odd = {"took": pl.duration(days=1), "at": pl.time(1), "none": pl.lit(None)}
+    source = pl.DataFrame({"id": [1, 2], "x": [7, 8]}).with_columns(**odd)
+    table = lakelog.open(tmp_path)
+    table.merge(source, "id").when_matched_update({"x": "source.x"}).execute()
+    with pytest.warns(LakelogWarning, match="none"):
+        table.upsert(source.drop("took", "at"), "id", schema_mode="merge")
+    assert table.to_polars().sort("id").rows() == [(1, 7), (2, 8)]
+    with pytest.raises(InvalidInputError, match="'took'"):
+        table.upsert(source.drop("at", "none"), "id", schema_mode="merge")
 
 
 @pytest.mark.parametrize("value", ["y", pl.col("y"), "source.y"])

@@ -340,6 +340,8 @@ ODD = pl.DataFrame(
         ("TRY_CAST(concat('\t', n, '\r\n') AS BIGINT) = n", [1, 2]),
         ("TRY_CAST(concat('\n1.', n, '\t') AS DOUBLE) = 1.1", [1]),
         ("TRY_CAST(concat('\u00a0', n) AS BIGINT) = n", []),
+        ("TRY_CAST(concat(n, ' apples') AS DOUBLE) IS NULL AND n = 1", [1]),
+        ("TRY_CAST(concat(n, '.') AS DOUBLE) = 1 OR TRY_CAST(concat('.', n) AS FLOAT) = 0", [1, 2]),
         ("f32 = 0.1", []),
         ("f32 = CAST(0.1 AS FLOAT) OR f32 = '0.5'", [1, 2]),
         ("price IN (1.5, 7) OR price = '2'", [1, 2]),
@@ -431,6 +433,10 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ],
         ("huge * huge > 0.5", "an overflow of decimal"),
         ("huge * huge * huge > 0", "an overflow of a whole number"),
+        *[
+            (f"TRY_CAST(concat({text}) AS DOUBLE) IS NULL", "may be a number to Spark")
+            for text in ("n, 'd'", "'-.', n, 'e1F'", "'0x', n, 'p3'")
+        ],
         ("huge * huge * huge < 0 OR n = 1", "an overflow of a whole number"),
         ("timestamp_seconds(huge * huge) > '2026-01-01'", "an overflow of bigint"),
         ("n < 1e400", "the number 1e400"),

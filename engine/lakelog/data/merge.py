@@ -326,11 +326,14 @@ class _Source:
         for name, ours in keys.items():
             key = contract.Field(ours, of_target[name.lower()])
             require_fields(key, given[ours], f"the key {ours!r} of the merge's source")
-        own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
+        others = [f for f in incoming.schema if f.name not in known and _has_equivalent(f.type)]
+        own = contract.from_arrow(pa.schema(others))
         types = known | {field.name: field.type for field in own.fields}
-        fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
+        names_used = [name for name in incoming.schema.names if name in types]
+        fields = [contract.Field(name, types[name]) for name in names_used]
         conform = Conform(fields)
-        pieces = (piece for batch in incoming.batches for piece in slices(batch, _PIECE_ROWS))
+        batches = (batch.select(names_used) for batch in incoming.batches)
+        pieces = (piece for batch in batches for piece in slices(batch, _PIECE_ROWS))
         frames = map(pl.DataFrame, map(conform.table, pieces))
         held: list[pl.DataFrame] = [pl.DataFrame(pa.Table.from_batches([], conform.schema))]
         left = memory_limit and memory_limit // _SOURCE_SHARE

@@ -72,7 +72,7 @@ from lakelog.sql.values import (
     is_integral,
     is_number,
     literal_as,
-    may_be_time,
+    may_be_valid,
     overflow,
     quotient,
     rest_by_literal,
@@ -197,8 +197,8 @@ class Translation:
         if not errors:
             return found
         failed = pl.any_horizontal(error.condition.fill_null(value=False) for error in errors)
-        if is_text and type_ in TIMES:
-            self.refuse_if(may_be_time(value.expr, type_, failed))
+        if is_text and type_ in {*TIMES, DOUBLE, FLOAT}:
+            self.refuse_if(may_be_valid(value.expr, type_, failed))
         return Value(pl.when(~failed).then(found.expr), type_)
 
     def assigned(self, value: Value, type_: DataType) -> Value:

@@ -624,12 +624,16 @@ def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     return found.dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
 
 
-def may_be_time(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
-    """Texts of other forms, which Spark may take as dates or times, such as 2026-1-31."""
+def may_be_valid(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
+    """Texts of other forms that Spark may take as a time or a float, as 2026-1-31 and 5d."""
     text = text.str.strip_chars(_BLANKS)
-    plain = text.str.contains(f"^{_time_pattern(type_)}$")
-    has_year = text.str.contains(r"^[+-]?[0-9]{4}") & ~plain
-    return RowError(failed & has_year, "a string that may be a date or a time to Spark")
+    if type_ in TIMES:
+        plain = text.str.contains(f"^{_time_pattern(type_)}$")
+        has_year = text.str.contains(r"^[+-]?[0-9]{4}") & ~plain
+        return RowError(failed & has_year, "a string that may be a date or a time to Spark")
+    number = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?[df]?|0x[0-9a-f.]+p[+-]?[0-9]+[df]?"
+    may_be = text.str.contains(f"(?i)^[+-]?(?:{number})$")
+    return RowError(failed & may_be, "a string that may be a number to Spark")
 
 
 def _time_pattern(type_: DataType) -> str:
