@@ -363,9 +363,11 @@ def test_source_columns_that_no_table_can_have_are_left_out_unless_they_are_assi
 ) -> None:
     lakelog.write(tmp_path, pl.DataFrame({"id": [1], "x": [10]}))
     odd = {"took": pl.duration(days=1), "at": pl.time(1), "none": pl.lit(None)}
-    source = pl.DataFrame({"id": [1, 2], "x": [7, 8]}).with_columns(**odd)
+    source = pl.DataFrame({"id": [1, 2], "x": [7, 8], "*": 0, "^x$": 1}).with_columns(**odd)
     table = lakelog.open(tmp_path)
-    table.merge(source, "id").when_matched_update({"x": "source.x"}).execute()
+    given = {"x": "source.x + `*`"}
+    table.merge(source, "id").when_matched_update(given, "`^x$` = 1").execute()
+    source = source.select("id", "x", *odd)
     with pytest.warns(LakelogWarning, match="none"):
         table.upsert(source.drop("took", "at"), "id", schema_mode="merge")
     assert table.to_polars().sort("id").rows() == [(1, 7), (2, 8)]

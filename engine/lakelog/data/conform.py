@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -102,10 +102,27 @@ class Incoming:
             raise _not_rows(rows) from cause
         raise _not_rows(rows)
 
+    def storable(self, others: Container[str]) -> Incoming:
+        """The rows without columns of types that no table can have, unless `others` has them."""
+        names = [f.name for f in self.schema if f.name in others or has_equivalent(f.type)]
+        if len(names) == len(self.schema):
+            return self
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return Incoming(schema, (to_table(batch).select(names) for batch in self.batches))
+
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = contract.schema_without_metadata(reader.schema)
         return Incoming(schema, map(_valid, map(without_metadata, reader)))
+
+
+def has_equivalent(type_: pa.DataType) -> bool:
+    """Whether a table can have a column of an Arrow type."""
+    try:
+        contract.from_arrow(pa.schema([("", type_)]))
+    except InvalidInputError:
+        return False
+    return True
 
 
 def find_invalid(rows: pa.Table | pa.RecordBatch) -> tuple[str, str] | None:

@@ -27,7 +27,14 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.arrow_arrays import as_int64
-from lakelog.data.conform import Conform, Incoming, given_part, require_fields, unknown_column
+from lakelog.data.conform import (
+    Conform,
+    Incoming,
+    given_part,
+    has_equivalent,
+    require_fields,
+    unknown_column,
+)
 from lakelog.data.files import ReadPlan
 from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
@@ -321,19 +328,17 @@ class _Source:
         known = {
             ours: given_part(of_target[name], given[ours])
             for ours, name in names.items()
-            if name in of_target and (ours in taken or not _has_equivalent(given[ours]))
+            if name in of_target and (ours in taken or not has_equivalent(given[ours]))
         }
         for name, ours in keys.items():
             key = contract.Field(ours, of_target[name.lower()])
             require_fields(key, given[ours], f"the key {ours!r} of the merge's source")
-        others = [f for f in incoming.schema if f.name not in known and _has_equivalent(f.type)]
-        own = contract.from_arrow(pa.schema(others))
+        incoming = incoming.storable(known)
+        own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
         types = known | {field.name: field.type for field in own.fields}
-        names_used = [name for name in incoming.schema.names if name in types]
-        fields = [contract.Field(name, types[name]) for name in names_used]
+        fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
         conform = Conform(fields)
-        batches = (batch.select(names_used) for batch in incoming.batches)
-        pieces = (piece for batch in batches for piece in slices(batch, _PIECE_ROWS))
+        pieces = (piece for batch in incoming.batches for piece in slices(batch, _PIECE_ROWS))
         frames = map(pl.DataFrame, map(conform.table, pieces))
         held: list[pl.DataFrame] = [pl.DataFrame(pa.Table.from_batches([], conform.schema))]
         left = memory_limit and memory_limit // _SOURCE_SHARE
@@ -381,14 +386,6 @@ class _Source:
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pl.concat(parts, rechunk=True)[back] if parts else self.frames[0].clear()
-
-
-def _has_equivalent(type_: pa.DataType) -> bool:
-    try:
-        contract.from_arrow(pa.schema([("", type_)]))
-    except InvalidInputError:
-        return False
-    return True
 
 
 def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
@@ -752,9 +749,9 @@ class _Merging(Change):
         seen = target.with_columns(target.to_struct(TARGET))
         if partners is not None:
             rows = self._source.gather(partners)
-            seen = seen.with_columns(
-                rows.to_struct(SOURCE), *rows.select(self._of_source_alone).get_columns()
-            )
+            more = (rows.to_struct(SOURCE), *(rows[name] for name in self._of_source_alone))
+            # Not by expressions, in which a name such as * is a pattern.
+            seen = pl.DataFrame({each.name: each for each in (*seen.get_columns(), *more)})
         return seen
 
     def _require_single(self, target: pl.DataFrame, hit: NDArray[np.int64]) -> None:

@@ -196,7 +196,7 @@ class Assignments:
 
     def values(self, rows: pl.DataFrame) -> pa.Table:
         """The new values of rows, in the types of their columns."""
-        frame = rows.select(name for name in rows.columns if name in self._roots)
+        frame = rows.select(contract.column_named(n) for n in rows.columns if n in self._roots)
         if not frame.width:
             frame = pl.DataFrame(height=rows.height)
         names = self._expressions
