@@ -459,7 +459,7 @@ class Generator:
             json.dumps({"version": version, "size": 1, "parts": 3, "checksum": "0" * 32}),
         ]
         known = [c.version for c in replay.list_log(self.root).candidates]
-        texts += [json.dumps({"version": v, "size": 1, "numOfAddFiles": 0}) for v in known] * 2
+        texts += [json.dumps({"version": v}) for v in known] * 2
         if self.chance(0.8):
             (self.log / "_last_checkpoint").write_text(self.rng.choice(texts))
 
