@@ -549,14 +549,14 @@ class _Merging(Change):
         self._pairs = on.of_pairs(schema, source.schema, rules.now_us)
         partition_columns = snapshot.metadata.partition_columns
         sides = _Sides(rules, partition_columns, source.schema, keeps_fields)
-        target_row = _with_struct(schema, contract.Field(TARGET, schema))
+        target_row = _with_column(schema, contract.Field(TARGET, schema))
         # A column that the merge adds to the target is the source's in clauses.
         alone = [f for f in source.schema.fields if f.name.lower() not in {*known, SOURCE, TARGET}]
         self._of_source_alone = [field.name for field in alone]
         pair = target_row
         for field in (*alone, contract.Field(SOURCE, source.schema)):
-            pair = _with_struct(pair, field)
-        source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))
+            pair = _with_column(pair, field)
+        source_row = _with_column(source.schema, contract.Field(SOURCE, source.schema))
         of_source = {name.lower() for name in source.schema.names} - {SOURCE, TARGET}
         of_both = of_source.intersection(known)
         self._matched = [_Effect(each, sides, pair, of_both) for each in matched]
@@ -777,7 +777,7 @@ def _is_ordered(dtype: pl.DataType) -> bool:
     return dtype.is_integer() or dtype in (pl.Date, pl.String, pl.Boolean)
 
 
-def _with_struct(schema: contract.Struct, field: contract.Field) -> contract.Struct:
+def _with_column(schema: contract.Struct, field: contract.Field) -> contract.Struct:
     """A schema with one more column, which hides one of its name."""
     return contract.Struct((*(f for f in schema.fields if f.name != field.name), field))
 

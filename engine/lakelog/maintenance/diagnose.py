@@ -94,7 +94,7 @@ _ABSOLUTE_FOLDER = f"(?s)^((?:{SCHEME})?/(?:.*/)?)"
 _NOT_CHECKED = -1
 """In place of the length of a file that may not be opened."""
 
-_VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes")
+_VECTOR_COLUMNS = actions.DV_COLUMNS[:4]  # without the number of deleted rows
 _VECTOR_END = (
     pl.col("dvOffset").fill_null(0).cast(pl.Int64)
     + pl.col("dvSizeInBytes").fill_null(0).cast(pl.Int64)

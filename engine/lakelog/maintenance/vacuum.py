@@ -60,7 +60,7 @@ from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 from lakelog.transaction.write_support import check_writable
 
-_VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
+_VECTOR_COLUMNS = actions.DV_COLUMNS[:2]  # which name the file
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
 _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
