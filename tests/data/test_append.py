@@ -174,6 +174,22 @@ def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given_rows", "hint"),
+    [
+        ([{"id": 1}], r"pass polars\.DataFrame"),
+        ({"id": [1]}, r"pass polars\.DataFrame"),
+        (pl.DataFrame({"id": [0.1]}), "cast the column before the write"),
+    ],
+    ids=["list", "dict", "lossy"],
+)
+def test_errors_of_refused_rows_have_a_hint(
+    tmp_path: Path, given_rows: object, hint: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=hint):
+        new_table(tmp_path).append(given_rows)
+
+
+@pytest.mark.parametrize(
     ("given_rows", "message"),
     [
         (pd.DataFrame({"id": [1, "x"]}), "pandas frame cannot be converted"),

@@ -160,6 +160,7 @@ def _not_rows(rows: object) -> InvalidInputError:
         "invalid input: not a table of rows",
         expected="a Polars, pandas or Arrow frame, or an Arrow reader",
         found=type(rows).__name__,
+        hint="pass polars.DataFrame(rows)" if isinstance(rows, list | dict) else None,
     )
 
 
@@ -451,6 +452,7 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
             column=path,
             expected=contract.type_text(type_),
             found=str(cause).split("\n", 1)[0],
+            hint="cast the column before the write if the loss is acceptable",
         ) from cause
 
 
