@@ -182,9 +182,7 @@ def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
     ],
     ids=["list", "dict", "lossy"],
 )
-def test_errors_of_refused_rows_have_a_hint(
-    tmp_path: Path, given_rows: object, hint: str
-) -> None:
+def test_errors_of_refused_rows_have_a_hint(tmp_path: Path, given_rows: object, hint: str) -> None:
     with pytest.raises(InvalidInputError, match=hint):
         new_table(tmp_path).append(given_rows)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 import lakelog
 from lakelog import (
@@ -21,7 +23,10 @@ from lakelog import (
     UnsupportedFeatureError,
 )
 from lakelog.data.append import partitions_of
+from lakelog.log import context
 from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.spark.options import parse_options
+from lakelog.spark.writing import batch_writer
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     finish,
@@ -69,8 +74,6 @@ def plain(frame: Any) -> list[Any]:
 
 
 def test_every_type_is_read_unchanged_by_spark_polars_and_delta(delta: Any, tmp_path: Path) -> None:
-    from pyspark.sql.types import StructType
-
     schema = StructType.fromDDL(DDL)
     where = str(tmp_path / "t")
     table = lakelog.create(where, schema.json(), ["day"])
@@ -297,11 +300,6 @@ def test_delta_change_feed_has_the_rows_that_overwrites_replaced(
 
 
 def test_invalid_writes_are_refused_before_a_task_runs(tmp_path: Path) -> None:
-    from pyspark.sql.types import IntegerType, LongType, StringType, StructType
-
-    from lakelog.spark.options import parse_options
-    from lakelog.spark.writing import batch_writer
-
     table = new_table(tmp_path / "t")
 
     def refusal(schema: StructType, **options: str) -> LakelogError:
@@ -428,6 +426,28 @@ def test_invalid_condition_is_refused(tmp_path: Path) -> None:
         made.write(iter([rows(3, 4)]))
     with pytest.raises(InvalidInputError, match="cannot be parsed"):
         writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
+
+
+def test_condition_with_a_clock_is_of_the_moment_when_the_write_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [AT]
+    time = SimpleNamespace(time_ns=lambda: int(clock[0].timestamp()) * 1_000_000_000)
+    monkeypatch.setattr(context, "time", time)
+
+    def at(*minutes: int) -> pa.RecordBatch:
+        times = [AT + dt.timedelta(minutes=number) for number in minutes]
+        return pa.record_batch({"at": pa.array(times, pa.timestamp("us", "UTC"))})
+
+    lakelog.create(tmp_path, at().schema, upkeep=False).append(pl.DataFrame(at(-5, 5)))
+    options = parse_options({"path": str(tmp_path), "replaceWhere": "at > now()"}, "write")
+    made = batch_writer(options, StructType().add("at", TimestampType()), overwrite=True)
+    clock[0] += dt.timedelta(minutes=10)
+    message = task(made, at(6))
+    clock[0] += dt.timedelta(minutes=10)
+    assert finish(made, [message]) is None
+    found = lakelog.open(tmp_path).to_polars().sort("at")
+    assert found["at"].to_list() == pl.DataFrame(at(-5, 6))["at"].to_list()
 
 
 def test_due_checkpoint_is_written_before_the_write_returns(tmp_path: Path) -> None:

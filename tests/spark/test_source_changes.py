@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -13,8 +14,9 @@ from pyspark import cloudpickle
 
 import lakelog
 from lakelog.errors import InvalidInputError, StreamMismatchError
+from lakelog.log import context
 from lakelog.spark.options import parse_options
-from lakelog.spark.reading import schema_of
+from lakelog.spark.reading import reader_of, schema_of
 from lakelog.spark.stream_planner import Offset
 from lakelog.spark.stream_source import stream_reader
 
@@ -90,6 +92,24 @@ def test_options_of_the_change_feed_are_checked() -> None:
         parsed("stream", readChangeFeed="true", skipChangeCommits="true")
     with pytest.raises(InvalidInputError, match="readChangeFeed does not apply here"):
         parsed("sink", readChangeFeed="true")
+
+
+def test_condition_with_a_clock_is_of_the_moment_when_the_changes_were_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = dt.datetime(2026, 1, 5, tzinfo=dt.UTC)
+    clock = [now]
+    time = SimpleNamespace(time_ns=lambda: int(clock[0].timestamp()) * 1_000_000_000)
+    monkeypatch.setattr(context, "time", time)
+    late = now + dt.timedelta(minutes=5)
+    lakelog.write(tmp_path, pl.DataFrame({"at": [now, late]}))
+    given = {"table": "changes", "startVersion": "0", "where": "at > now()", "columns": "at"}
+    options = parse_options({"path": str(tmp_path), **given}, "read")
+    reader = reader_of(options, schema_of(options)[0], None, 1)
+    [share] = reader.partitions()
+    clock[0] += dt.timedelta(minutes=10)
+    copy = pickle.loads(cloudpickle.dumps(reader))
+    assert [row["at"] for batch in copy.read(share) for row in batch.to_pylist()] == [late]
 
 
 def test_change_stream_equals_the_changes_of_the_table(

@@ -30,6 +30,7 @@ from lakelog.model import contract
 from lakelog.model.contract import Field, Primitive
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
+from lakelog.sql.condition import condition
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table
 from lakelog.transaction.schema_conversion import struct_of
@@ -250,7 +251,9 @@ class ChangesReader(_Reader):
         columns = change_schema(table.snapshot(self._end))
         check_asked(schema, spark_schema(columns, schema.names))
         self._options, self._tasks = options, tasks
-        table.changes(self._start, self._end, options.get("where"))  # refuses a wrong call early
+        # Parsed once: the tasks evaluate the condition for the same moment.
+        self._where = condition(options.get("where"), columns, table.log.clock() * 1000)
+        table.changes(self._start, self._end, self._where)  # refuses a wrong call early
 
     def partitions(self) -> Sequence[Share]:
         """Ranges of versions of about the same number of commits."""
@@ -258,7 +261,7 @@ class ChangesReader(_Reader):
 
     def batches(self, share: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         """Changes of one range, with the columns of the last version of all."""
-        return change_batches(self._options, share, self._end, self._arrow.names)
+        return change_batches(self._options, share, self._end, self._arrow.names, self._where)
 
 
 def share_versions(start: int, end: int, tasks: int) -> list[tuple[int, int]]:
@@ -270,10 +273,14 @@ def share_versions(start: int, end: int, tasks: int) -> list[tuple[int, int]]:
 
 
 def change_batches(
-    options: SourceOptions, share: tuple[int, int], end: int, columns: Sequence[str]
+    options: SourceOptions,
+    share: tuple[int, int],
+    end: int,
+    columns: Sequence[str],
+    where: pl.Expr | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The changes of a range of commits, with the columns that the table has at version `end`."""
-    feed = open_table(options).changes(share[0], end, options.get("where"))
+    feed = open_table(options).changes(share[0], end, where)
     some = feed.filter(pl.col("_commit_version").is_between(*share)).select(columns)
     for frame in some.collect_batches(chunk_size=_ROWS_PER_BATCH, lazy=True):
         yield from _batches_of(frame)

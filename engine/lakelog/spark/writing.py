@@ -149,6 +149,9 @@ class BatchWriter(DataSourceArrowWriter):
             require_partitioning(snapshot, options.get("partitionBy"))
             self.version = snapshot.version
             self.plan = write_plan(snapshot, options, schema)
+        # One clock: tasks and the commit evaluate the condition for the same moment.
+        now_us = self._new_log().clock() * 1000
+        self._where = condition(options.get("replaceWhere"), self.plan.schema, now_us)
         if self._where is not None and not overwrite:
             raise InvalidInputError(
                 "option replaceWhere needs mode overwrite, and the mode is append",
@@ -179,11 +182,6 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _new_log(self) -> Log:
         return new_log(self.options.path, dict(self.options.storage_options))
-
-    @property
-    def _where(self) -> pl.Expr | None:
-        now_us = self._new_log().clock() * 1000
-        return condition(self.options.get("replaceWhere"), self.plan.schema, now_us)
 
     def _require_whole_files(self, snapshot: LogSnapshot) -> None:
         """Raise if a table with a change data feed would report copied rows as new."""
