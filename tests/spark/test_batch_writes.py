@@ -428,6 +428,18 @@ def test_invalid_condition_is_refused(tmp_path: Path) -> None:
         writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
 
 
+def test_text_that_is_not_utf8_is_refused_by_every_writer(tmp_path: Path) -> None:
+    table = new_table(tmp_path, partition_by=())
+    replaces = writer(tmp_path, overwrite=True, replaceWhere="day > ''")
+    text = pa.array([b"b\xff"], pa.binary()).view(pa.string())
+    for each in (writer(tmp_path), replaces, sink(tmp_path)):
+        with pytest.raises(InvalidInputError, match="text is UTF-8") as caught:
+            task(each, pa.record_batch({"id": pa.array([1], pa.int64()), "day": text}))
+        assert caught.value.column == "day"
+    assert table.version() == 0
+    assert on_disk(tmp_path) == set()
+
+
 def test_condition_with_a_clock_is_of_the_moment_when_the_write_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,12 +81,12 @@ class Incoming:
             return Incoming(_arrow_schema(rows), iter([rows]), rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
             rows = without_metadata(rows)
-            return Incoming(rows.schema, map(_valid, [rows]), rows)
+            return Incoming(rows.schema, map(require_valid, [rows]), rows)
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             table = _of_pandas(rows)
-            return Incoming(table.schema, map(_valid, [table]), table)
+            return Incoming(table.schema, map(require_valid, [table]), table)
         if hasattr(rows, "scanner"):  # a dataset of pyarrow
             rows = rows.scanner()
         try:
@@ -113,7 +113,7 @@ class Incoming:
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = contract.schema_without_metadata(reader.schema)
-        return Incoming(schema, map(_valid, map(without_metadata, reader)))
+        return Incoming(schema, map(require_valid, map(without_metadata, reader)))
 
 
 def has_equivalent(type_: pa.DataType) -> bool:
@@ -138,7 +138,7 @@ def find_invalid(rows: pa.Table | pa.RecordBatch) -> tuple[str, str] | None:
     return None
 
 
-def _valid(rows: _ArrowRows) -> _ArrowRows:
+def require_valid(rows: _ArrowRows) -> _ArrowRows:
     """The rows; InvalidInputError for what `find_invalid` finds."""
     if found := find_invalid(rows):
         name, why = found

@@ -15,11 +15,12 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.data.conform import Rows
+from lakelog.data.append import require_all
+from lakelog.data.conform import Conform, require_valid
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
@@ -29,6 +30,9 @@ from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table
 from lakelog.table_functions import open  # noqa: A004 - the name of the public function
 from lakelog.table_transaction import Transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CHECKPOINT_WAIT_S = 300.0
 
@@ -67,11 +71,21 @@ class TaskResult:
     query: str | None = None
 
 
-def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> bytes:
-    """Write a task's rows; returns the adds as Arrow IPC, or deletes the files on an error."""
+def write_task_files(
+    plan: WritePlan, batches: Iterable[pa.RecordBatch], task: int, where: pl.Expr | None = None
+) -> bytes:
+    """Write a task's rows, all of which must satisfy `where`; returns the adds as Arrow IPC, or
+    deletes the files on an error.
+    """
+    conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
     with DataFileWriter(plan, number=task) as writer:
-        for batch in batches:
-            writer.write(batch)
+        for batch in map(require_valid, batches):
+            if where is None:
+                writer.write(batch)
+                continue
+            rows = conform.table(batch)
+            require_all(rows, where)
+            writer.copy(rows)
         return serialize_frame(writer.finish())
 
 

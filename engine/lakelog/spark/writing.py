@@ -15,8 +15,8 @@ the driver, so it is suitable for partition columns, or for few files. ``partiti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -27,10 +27,9 @@ from pyspark.sql.types import StructType
 from lakelog.data.append import (
     create_with_files,
     partitions_of,
-    require_all,
     require_partitioning,
 )
-from lakelog.data.conform import Conform, Rows
+from lakelog.data.conform import Conform
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.row_commit import discard_unnamed
@@ -203,13 +202,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Write the task's rows to new files."""
-        batches: Iterable[Rows] = iterator
-        plan, where = self.plan, self._where
-        if where is not None:
-            conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
-            batches = (_satisfying(conform.table(batch), where) for batch in iterator)
-            plan = replace(plan, rules=None)  # these rows are checked
-        return Message(TaskResult(self.version, write_task_files(plan, batches, task_number())))
+        adds = write_task_files(self.plan, iterator, task_number(), self._where)
+        return Message(TaskResult(self.version, adds))
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
@@ -296,11 +290,6 @@ class BatchWriter(DataSourceArrowWriter):
                 discard(kept_table(self.options), [adds], self.version)
             elif adds.height:
                 discard_unnamed(self._new_log(), adds["path"].to_list(), self.version)
-
-
-def _satisfying(rows: pa.Table, where: pl.Expr) -> pa.Table:
-    require_all(rows, where)
-    return rows
 
 
 def batch_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> BatchWriter:
