@@ -5,10 +5,13 @@ Compaction with concurrent writers and with faults is tested in `test_pipeline_c
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +111,9 @@ def test_pipeline_runs_all_steps_and_a_second_run_changes_nothing(
         os.utime(tmp_path / "t" / path, (1e9, 1e9))
     week = 8 * 86_400_000
     now = lakelog.open(tmp_path / "t").log.clock() + week
-    third = pipeline.run(spark, ["ingest", "compact", "vacuum"], clock=lambda: now)
-    assert [each.rows for each in third] == [1, 8, 0]
-    assert third["vacuum"].removed == 6
+    amount = pipeline.run(spark, ["ingest", "compact", "vacuum"], clock=lambda: now)
+    assert [each.rows for each in amount] == [1, 8, 0]
+    assert amount["vacuum"].removed == 6
     assert ids(tmp_path) == list(range(15))
     assert on_disk(table) >= set(live(table))
 
@@ -148,6 +151,90 @@ def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
         with pytest.raises(CorruptionError) as error, named("repair the file"):
             rows.collect()
         assert (error.value.line, error.value.found) == (2, line)
+
+
+VALUES = (
+    "b tinyint, d decimal(10,2), f float, x double, da date, ts timestamp, tn timestamp_ntz, "
+    "bs array<tinyint>, bm map<string, tinyint>, st struct<d: decimal(5,1), das: array<date>>"
+)
+
+
+def values_of(spark: Any, path: Path, lines: list[str], **options: str) -> list[dict[str, Any]]:
+    """The columns that are not null, of lines with the columns `VALUES`."""
+    from pyspark.sql.types import StructType
+
+    path.write_text("".join(f"{line}\n" for line in lines))
+    with named("repair the file"):
+        rows = parsed(spark.read.text(os.fspath(path)), StructType.fromDDL(VALUES), options)
+        return [
+            {name: value for name, value in row.asDict(recursive=True).items() if value is not None}
+            for row in rows.collect()
+        ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"b": 200}',
+        '{"bs": [1, 200]}',
+        '{"bm": {"k": 200}}',
+        '{"d": 1.239}',
+        '{"d": "1.239"}',
+        '{"d": 1.239e0}',
+        '{"d": "1,23"}',
+        '{"st": {"d": 1.55}}',
+        '{"f": 1e300}',
+        '{"x": -1e400}',
+        '{"da": "2026-1-1 junk"}',
+        '{"da": "2026-01-01T23:30:00+05:00"}',
+        '{"st": {"das": [null, "2026"]}}',
+        '{"ts": "2026-01-01T00:00:00.1234567Z"}',
+        '{"ts": "10:00:00"}',
+        '{"ts": 1767225600000}',
+        '{"tn": "2026-01-01T00:00:00.123456789"}',
+    ],
+)
+def test_a_line_with_a_value_that_spark_would_change_is_refused(
+    spark: Any, tmp_path: Path, line: str
+) -> None:
+    with pytest.raises(CorruptionError) as error:
+        values_of(spark, tmp_path / "bad.json", ['{"b": 7}', line])
+    assert (error.value.line, error.value.found) == (2, line)
+
+
+def test_values_that_fit_are_read_at_every_depth(spark: Any, tmp_path: Path) -> None:
+    inf, day, amount = float("inf"), dt.date(2026, 1, 1), Decimal("1.23")
+    (single,) = struct.unpack("f", struct.pack("f", 1e38))
+    time = dt.datetime(2026, 1, 1, 18, 30, 0, 123456)
+    given: list[tuple[str, dict[str, Any]]] = [
+        ('{"b": -128, "d": 1.230, "f": 1e38}', {"b": -128, "d": amount, "f": single}),
+        ('{"d": "1.23", "x": "-Infinity"}', {"d": amount, "x": -inf}),
+        ('{"d": 12345678.1e0, "x": 1e300}', {"d": Decimal("12345678.10"), "x": 1e300}),
+        ('{"d": 1e2, "x": 1e-400}', {"d": Decimal("100.00"), "x": 0.0}),
+        ('{"da": "2026-01-01", "tn": "2026-01-01"}', {"da": day, "tn": dt.datetime(2026, 1, 1)}),
+        ('{"ts": "2026-01-01T23:30:00.123456+05:00"}', {"ts": time}),
+        ('{"ts": "2026-01-01 18:30:00.123456"}', {"ts": time}),
+        ('{"bs": [1, null], "bm": {"k": 1, "n": null}}',
+         {"bs": [1, None], "bm": {"k": 1, "n": None}}),
+        ('{"st": {"d": 1.50, "das": ["2026-01-01", null]}}',
+         {"st": {"d": Decimal("1.5"), "das": [day, None]}}),
+        ('{"st": {}}', {"st": {"d": None, "das": None}}),
+        ('{"st": null, "bs": [], "b": null}', {"bs": []}),
+        ("{}", {}),
+    ]  # fmt: skip
+    found = values_of(spark, tmp_path / "good.json", [line for line, _ in given])
+    for row in found:
+        if "ts" in row:  # collected in the zone of this process
+            row["ts"] = row["ts"].astimezone(dt.UTC).replace(tzinfo=None)
+    assert found == [values for _, values in given]
+
+
+def test_formats_of_dates_and_numbers_can_be_set(spark: Any, tmp_path: Path) -> None:
+    given = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "dd.MM.yyyy HH", "locale": "de-DE"}
+    lines = ['{"da": "02.01.2026", "ts": "02.01.2026 10", "d": "1.234,56"}']
+    (row,) = values_of(spark, tmp_path / "formats.json", lines, **given)
+    assert (row["da"], row["d"]) == (dt.date(2026, 1, 2), Decimal("1234.56"))
+    assert row["ts"].astimezone(dt.UTC).hour == 10
 
 
 def test_batch_is_written_once_and_with_the_columns_of_the_table(

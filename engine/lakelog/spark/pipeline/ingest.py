@@ -3,7 +3,8 @@
 Spark's own reader silently reads a text in a numeric column as null, a truncated line as a row of
 nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
 and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
-and a line that is not UTF-8 raise an error with file and text. Blank lines are skipped. A key that
+a line with a value that Spark would change, and a line that is not UTF-8 raise an error with file
+and text. Blank lines are skipped. A key that
 is not in the schema is ignored, and a key that is missing in the line is null.
 
 - ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
@@ -23,9 +24,11 @@ Source: Delta protocol, Transaction Identifiers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -52,6 +55,17 @@ _MARK = "lakelog-bad-line "
 _SHOWN = 200
 _SEARCHED_BYTES = 256 << 20
 _LOOSE = "allow"
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = r"[T ][0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?"
+_ISO_8601 = {
+    "date": ("dateformat", rf"\A{_DATE}\z"),
+    "timestamp": (
+        "timestampformat",
+        rf"\A{_DATE}({_TIME}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?\z",
+    ),
+    "timestamp_ntz": ("timestampntzformat", rf"\A{_DATE}({_TIME})?\z"),
+}
+"""The texts of dates and times, and Spark's options that replace them."""
 _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
 
 
@@ -83,19 +97,108 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
         "columnNameOfCorruptRecord": _CORRUPT,
         "allowSingleQuotes": "false",  # Spark accepts these by default
     }
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    row = sql.from_json(line, with_corrupt, strict)
-    whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
-    good = sql.coalesce(whole & sql.is_valid_utf8(line) & row[_CORRUPT].isNull(), sql.lit(False))
+    check = _Fit(sql, frozenset(name.lower() for name in options))
+    checked = check.read_again(schema) or StructType()
+
+    def read(columns: Any) -> Any:
+        corrupt = StructField(_CORRUPT, StringType())
+        return sql.from_json(line, StructType([*columns.fields, corrupt]), strict)
+
     details = sql.struct(
         sql.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
     )
-    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.to_json(details)))
+    whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
     rows = lines.where(sql.trim(line) != "").select(
-        sql.when(good, row).otherwise(error).alias("row"), *folders
+        read(schema).alias("row"),
+        *((read(checked).alias("again"),) if checked.fields else ()),
+        (whole & sql.is_valid_utf8(line)).alias("whole"),
+        sql.to_json(details).alias("details"),
+        *folders,
     )
+    good = sql.col("whole") & sql.col("row")[_CORRUPT].isNull()
+    if checked.fields:
+        again = sql.col("again")
+        good &= again[_CORRUPT].isNull() & ~check.misfit(again, schema)
+    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.col("details")))
+    good = sql.coalesce(good, sql.lit(False))
+    rows = rows.select(sql.when(good, sql.col("row")).otherwise(error).alias("row"), *folders)
     columns = [name for name in schema.names if name not in folders]
     return rows.select(*(sql.col("row")[name].alias(name) for name in columns), *folders)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Finds values that ``from_json`` changes: it wraps bytes, rounds decimals, reads numbers out
+    of range as infinite, and reads only the beginning of a date or a time. Such columns are read
+    again as variants, which keep digits and text. `options` are names in lower case.
+    """
+
+    sql: Any
+    options: frozenset[str]
+
+    def read_again(self, type_: Any) -> Any | None:
+        """The type with variants for such values, without other fields; None if it has none."""
+        from pyspark.sql.types import ArrayType, MapType, StructField, StructType, VariantType
+
+        if isinstance(type_, StructType):
+            found = [(field.name, self.read_again(field.dataType)) for field in type_.fields]
+            fields = [StructField(name, each) for name, each in found if each is not None]
+            return StructType(fields) if fields else None
+        if isinstance(type_, ArrayType):
+            element = self.read_again(type_.elementType)
+            return None if element is None else ArrayType(element)
+        if isinstance(type_, MapType):
+            value = self.read_again(type_.valueType)
+            return None if value is None else MapType(type_.keyType, value)
+        return None if self._rule(type_) is None else VariantType()
+
+    def misfit(self, value: Any, type_: Any) -> Any:
+        """Whether a value read again, or one inside it, does not fit the type; never null."""
+        from pyspark.sql.types import ArrayType, MapType, StructType
+
+        if isinstance(type_, StructType):
+            found = [
+                self.misfit(value[field.name], field.dataType)
+                for field in type_.fields
+                if self.read_again(field.dataType) is not None
+            ]
+            return reduce(or_, found)
+        if isinstance(type_, ArrayType | MapType):
+            is_map = isinstance(type_, MapType)
+            inner = type_.valueType if is_map else type_.elementType
+            values = self.sql.map_values(value) if is_map else value
+            found = self.sql.exists(values, lambda each: self.misfit(each, inner))
+        else:
+            rule = self._rule(type_)
+            assert rule is not None
+            found = ~rule(value, value.try_cast("string"))
+        return self.sql.coalesce(found, self.sql.lit(False))
+
+    def _rule(self, type_: Any) -> Callable[[Any, Any], Any] | None:
+        """Whether a variant, given with its text, fits; None if Spark refuses all that do not."""
+        name = type_.typeName()
+        if name == "byte":
+            return lambda _, text: text.try_cast("int").between(-128, 127)
+        if name == "decimal":
+            return partial(self._fits_decimal, type_)
+        if name in {"float", "double"}:
+            return lambda value, text: (
+                self._is_text(value) | (self.sql.abs(text.try_cast(name)) != float("inf"))
+            )
+        option, pattern = _ISO_8601.get(name, ("", ""))
+        if not pattern or option in self.options:
+            return None
+        return lambda _, text: text.rlike(pattern)
+
+    def _fits_decimal(self, type_: Any, value: Any, text: Any) -> Any:
+        digits = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{type_.scale}}}0*)?\z")
+        number = text.try_cast("double")
+        same = number.try_cast(type_.simpleString()).cast("double") == number
+        fits = digits | (text.rlike("[eE]") & same)
+        return fits | self._is_text(value) if "locale" in self.options else fits
+
+    def _is_text(self, value: Any) -> Any:
+        return self.sql.schema_of_variant(value) == "STRING"
 
 
 @contextmanager
