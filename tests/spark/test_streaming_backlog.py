@@ -207,6 +207,33 @@ def test_rows_of_files_that_name_a_column_otherwise_are_refused(tmp_path: Path) 
     assert read_all(StreamPlanner(log.table), running.from_version(2), EVERYTHING)[0] == [["b"]]
 
 
+@pytest.mark.parametrize("dropped", ["day", "place.city"])
+@pytest.mark.parametrize("changes", [False, True], ids=["rows", "changes"])
+def test_column_dropped_under_a_running_stream_ends_it_at_that_version(
+    tmp_path: Path, dropped: str, changes: bool
+) -> None:
+    place = pl.Struct({"city": pl.String, "zip": pl.String})
+    columns = {"id": pl.Int64, "day": pl.String, "place": place}
+    table = lakelog.create(
+        tmp_path, columns, configuration={"delta.columnMapping.mode": "name"}, upkeep=False
+    )
+    running = StreamPlanner(table, changes=changes)
+    start = running.from_version(0)
+    table.append(pl.DataFrame({"id": [1]}))
+    table.alter.drop_column(dropped)
+    table.append(pl.DataFrame({"id": [2]}))
+    advance = running.advance_commits if changes else running.advance
+    end = advance(start, EVERYTHING)
+    assert end.version == 2, "everything before it is read"
+    with pytest.raises(StreamMismatchError, match=f"it has no column {dropped}") as caught:
+        advance(end, EVERYTHING)
+    assert caught.value.version == 2
+    table.alter.add_columns({"more": pl.String})
+    restarted = StreamPlanner(table)
+    rest = restarted.advance(restarted.from_version(3), EVERYTHING)
+    assert rest.version == 5, "an added column is not missing in earlier versions"
+
+
 def test_commits_that_were_cleaned_up_are_reported_or_skipped(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":

@@ -527,6 +527,9 @@ class StreamPlanner:
             what = f"{moved} has another name in files"
         else:
             what = _type_mismatch(metadata.schema, ours.schema)
+            if what is None and version > self.snapshot.version:
+                # Older versions lack the columns that were added since.
+                what = _dropped_column(metadata.schema, ours.schema)
         if what is None:
             return
         if version > self.snapshot.version:
@@ -546,6 +549,13 @@ class StreamPlanner:
 
 def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
     return frame.filter(pl.col("version") == version) if frame.height else frame
+
+
+def _dropped_column(written: contract.Struct, read: contract.Struct) -> str | None:
+    """Which column of one schema another lacks, nested ones included, or None."""
+    kept = {each.path for each in contract.fields_of(written)}
+    dropped = (each.text for each in contract.fields_of(read) if each.path not in kept)
+    return None if (name := next(dropped, None)) is None else f"it has no column {name}"
 
 
 def _type_mismatch(
