@@ -307,6 +307,50 @@ def test_table_recreated_under_a_running_stream_is_detected(tmp_path: Path, comm
             backlog.files(offset, offset.next_version())
 
 
+def replace_last_commit(where: Path, name: str) -> None:
+    """Another commit of the last version, as after a rollback of the log."""
+    table = lakelog.open(where, upkeep=False)
+    (where / f"_delta_log/{table.version():020}.json").unlink()
+    for crc in where.glob("_delta_log/*.crc"):
+        crc.unlink()
+    add(lakelog.open(where, upkeep=False), name)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("begin", ["from_version", "beginning", "from_now"])
+@pytest.mark.parametrize("changes", [False, True], ids=["rows", "changes"])
+def test_log_rolled_back_under_a_running_stream_is_detected(
+    tmp_path: Path, begin: str, later: int, changes: bool
+) -> None:
+    table = new_table(tmp_path)
+    add(table, "a")
+    add(table, "b")
+    backlog = StreamPlanner(table, changes=changes)
+    advance = backlog.advance_commits if changes else backlog.advance
+    start = backlog.from_version(0) if begin == "from_version" else getattr(backlog, begin)()
+    end = advance(start, EVERYTHING)
+    assert end.version == 3
+    replace_last_commit(tmp_path, "c")
+    for number in range(later):
+        add(lakelog.open(tmp_path, upkeep=False), f"d{number}")
+    for _ in range(2):
+        with pytest.raises(StreamMismatchError, match="version 2 is another commit") as caught:
+            advance(end, EVERYTHING)
+        assert "restored to an earlier state" in str(caught.value.hint)
+        assert caught.value.version == 2
+
+
+def test_commit_whose_file_was_only_touched_is_the_same(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    add(table, "a")
+    backlog = StreamPlanner(table)
+    _, end = read_all(backlog, backlog.from_version(0), EVERYTHING)
+    file = tmp_path / f"_delta_log/{1:020}.json"
+    os.utime(file, (0, file.stat().st_mtime + 60))
+    add(table, "b")
+    assert read_all(backlog, end, EVERYTHING)[0] == [["b"]]
+
+
 def test_missing_commit_raises_log_gap_error(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":

@@ -43,6 +43,7 @@ Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's strea
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -58,6 +59,7 @@ from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
     LakelogWarning,
+    NotFoundError,
     StreamMismatchError,
     VersionNotFoundError,
 )
@@ -172,6 +174,7 @@ class Offset:
 
 _CHUNK_BYTES = 16 << 20
 _ORDER = ("modificationTime", "path", "dvId")
+_RESTORED = "the log was restored to an earlier state: begin a new stream, with a new checkpoint"
 _NEW = "or begin a new stream, with a new checkpoint, from the version where this one ended"
 
 
@@ -221,6 +224,7 @@ class StreamPlanner:
         self._initial: tuple[int, pl.DataFrame] | None = None
         self._checked_from: int | None = None
         self._last_seen: CommitFile | None = None
+        self._seen_digest: bytes | None = None
         self._window: tuple[frozenset[int], Actions] = frozenset(), Actions()
 
     @cached_property
@@ -326,6 +330,7 @@ class StreamPlanner:
                 self._check_schema(version, snapshot.metadata)
                 rows = snapshot.files().select(*FILE_COLUMNS, "modificationTime", "dvId")
                 files = rows.sort(_ORDER).select(FILE_COLUMNS).collect()
+                self._require_same_table(self._log.list_since(version).commits)
             except VersionNotFoundError as error:
                 error.hint = (
                     "the stream has not read its starting version completely: set a "
@@ -412,8 +417,7 @@ class StreamPlanner:
                     version=latest,
                     expected=f"version {version - 1}",
                     found=f"version {latest}",
-                    hint="the log was restored to an earlier state: begin a new stream, "
-                    "with a new checkpoint",
+                    hint=_RESTORED,
                 )
             if version == latest + 1:
                 return []
@@ -425,13 +429,31 @@ class StreamPlanner:
         return [c for c in found if last is None or c.version <= last]
 
     def _require_same_table(self, commits: Sequence[CommitFile]) -> None:
-        """Check that the table was not replaced since the last listing. Commits are immutable, so
-        the table's id is read again only if the last commit seen is missing or another file.
+        """Check that the table was not replaced, nor its log restored to an earlier state, since
+        the last listing. Commits are immutable, so files are read only if the last commit seen is
+        missing or another file. A copy of the same bytes is the same commit.
         """
-        if self._last_seen is not None and self._last_seen not in commits:
+        seen = self._last_seen
+        if seen is not None and seen not in commits:
             self._require_id(self.snapshot.metadata.id or "", self._table.snapshot().metadata.id)
-        if commits:
-            self._last_seen = commits[-1]
+            own = next((commit for commit in commits if commit.version == seen.version), None)
+            if own is not None and self._digest(own) != self._seen_digest:
+                raise StreamMismatchError(
+                    f"version {own.version} is another commit than the stream has seen",
+                    path=self._table.path,
+                    version=own.version,
+                    expected=f"the commit of {seen.size_bytes} bytes that was listed before",
+                    found=f"a commit of {own.size_bytes} bytes",
+                    hint=_RESTORED,
+                )
+        if commits and commits[-1] != seen:
+            self._last_seen, self._seen_digest = commits[-1], self._digest(commits[-1])
+
+    def _digest(self, commit: CommitFile) -> bytes | None:
+        """A digest of a commit's bytes; None if it was removed since it was listed."""
+        with suppress(NotFoundError):
+            return hashlib.blake2b(self._log.store.read(commit.path), digest_size=16).digest()
+        return None
 
     def _lost(self, version: int, found: list[CommitFile]) -> None:
         upto = f"{found[0].version - 1}" if found else "the latest"
