@@ -14,6 +14,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import polars as pl
 import pytest
@@ -21,9 +22,10 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import CorruptionError, InvalidInputError, StreamMismatchError
+from lakelog.spark.options import parse_options
 from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipeline, Target, Vacuum
 from lakelog.spark.pipeline import pipeline as running
-from lakelog.spark.pipeline.ingest import named, parsed
+from lakelog.spark.pipeline.ingest import ingest, named, parsed
 from lakelog.spark.pipeline.upkeep import list_table
 from tests.spark.pipeline_side import Side, live, on_disk
 
@@ -270,6 +272,20 @@ def test_batch_is_written_once_and_with_the_columns_of_the_table(
     with pytest.raises(InvalidInputError, match="columns of the source"):
         batch(6, select="id").run(spark)
     assert table.version() == 1
+
+
+def test_sink_has_the_options_of_the_store_with_their_types(tmp_path: Path) -> None:
+    lakelog.create(tmp_path / "t", {"id": pl.Int64})
+    given = {"timeout": 30, "anon": None, "maxRetries": "7", "on": True, "more": {"a": [1.5]}}
+    session = MagicMock()
+    target = Target(path=f"{tmp_path}/t", storage_options=given)
+    step = Ingest(mode="batch", batch_id=1, format="parquet", path=f"{tmp_path}/raw")
+    ingest(session, lakelog.open(tmp_path / "t"), step, target, "typed")
+    writer = session.read.format.return_value.options.return_value.load.return_value.write
+    passed = writer.format.return_value.options.call_args.kwargs
+    assert all("secret" in name for name, value in passed.items() if "maxRetries" in value)
+    options = parse_options({name.lower(): value for name, value in passed.items()}, "write")
+    assert options.storage_options == given
 
 
 def test_listing_by_executors_equals_the_local_one(spark: Any, tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ TABLES = ("rows", "files", "history", "actions", "diff", "changes", "skips")
 """Values of option ``table``."""
 
 STORAGE = "storage."
+STORAGE_JSON = f"{STORAGE}<secret>"
+"""Reserved for pipelines: all options of the store as one JSON object, which keeps their types and
+the letters of their names. Spark hides the values of options with this word.
+"""
 _TRUE_OR_FALSE = {"true": True, "false": False}
 _PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options of a stream, in lower case, that Spark passes although they are not the source's."""
@@ -219,7 +223,9 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
     storage: dict[str, Any] = {}
     for key, text in _with_own_names(given, use):
         lower = key.lower()
-        if lower.startswith(STORAGE):
+        if lower == STORAGE_JSON:
+            storage |= json.loads(text)
+        elif lower.startswith(STORAGE):
             storage[key[len(STORAGE) :]] = _storage_value(text)
         elif lower == "paths":
             raise InvalidInputError(

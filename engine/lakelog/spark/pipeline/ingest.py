@@ -38,7 +38,7 @@ import polars as pl
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError, TableExistsError
 from lakelog.ingest.ingestor import Ingestor
 from lakelog.ingest.state import read_state
-from lakelog.spark.options import STORAGE
+from lakelog.spark.options import STORAGE_JSON
 from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.types import spark_schema
@@ -281,10 +281,9 @@ def ingest(
     frame = _frame(spark, table, step)
     made = table or _created(frame, target)
     before = made.version()
-    options = {"path": target.path, "txnAppId": app} | {
-        f"{STORAGE}{key}": value if isinstance(value, str) else json.dumps(value)
-        for key, value in target.storage_options.items()
-    }
+    options = {"path": target.path, "txnAppId": app}
+    if target.storage_options:
+        options[STORAGE_JSON] = json.dumps(dict(target.storage_options))
     with named(_HINTS[step.mode]):
         if step.mode == "batch":
             options["txnVersion"] = str(step.batch_id)
