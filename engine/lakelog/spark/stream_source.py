@@ -105,8 +105,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def prepareForTriggerAvailableNow(self) -> None:
-        """Ignore commits from now on."""
-        self._last = open_table(self._options).version()
+        """Ignore commits from now on, but none of the version that a new stream begins with."""
+        began = self._backlog.snapshot.version
+        self._last = max(began, open_table(self._options).version())
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
