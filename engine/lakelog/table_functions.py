@@ -290,13 +290,6 @@ def write(
     if table is None and version is None:
         log = new_log(path, storage_options, store)
         schema = merged_schema(None, rows.schema)
-        if not schema.fields and rows.schema.names:
-            raise InvalidInputError(
-                "no column of the rows has a type that a table can store",
-                expected="a data column with a type",
-                found=", ".join(f"{name!r}: only nulls" for name in rows.schema.names),
-                hint="cast it, such as pl.col(...).cast(pl.String), or create the table first",
-            )
         definition = TableDefinition(schema, partition_by or (), configuration, name, description)
         options = WriteOptions(schema_mode, target_file_bytes, compression, commit=commit)
         try:

@@ -11,7 +11,14 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 import lakelog
 from lakelog import (
@@ -19,6 +26,7 @@ from lakelog import (
     InvalidInputError,
     InvalidTransactionError,
     LakelogError,
+    LakelogWarning,
     TableNotFoundError,
     UnsupportedFeatureError,
 )
@@ -29,6 +37,7 @@ from lakelog.spark.options import parse_options
 from lakelog.spark.writing import batch_writer
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
+    SCHEMA,
     finish,
     ids,
     named,
@@ -393,6 +402,24 @@ def test_write_to_a_location_without_a_table_creates_it_with_the_rows(tmp_path: 
         writer("relative")
     with pytest.raises(InvalidInputError, match="colour"):
         writer(tmp_path / "none", partitionBy="colour")
+
+
+def test_column_of_nulls_without_a_type_is_left_out_of_a_new_table(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    options = parse_options({"path": str(where)}, "write")
+    schema = StructType(list(SCHEMA)).add("note", NullType())
+    with pytest.warns(LakelogWarning, match="'note': a column that holds nulls only"):
+        made = batch_writer(options, schema, overwrite=False)
+    assert finish(made, [task(made, rows(1).append_column("note", pa.nulls(1)))]) is None
+    assert lakelog.open(where).snapshot().schema.names == ("id", "day")
+    assert ids(where) == [1]
+    with pytest.raises(InvalidInputError, match="no column 'note'"):
+        batch_writer(options, schema, overwrite=False)
+    nowhere = parse_options({"path": str(tmp_path / "none")}, "write")
+    with pytest.raises(InvalidInputError, match="no column of the rows has a type"):
+        batch_writer(nowhere, StructType().add("note", NullType()), overwrite=False)
+    with pytest.raises(InvalidInputError, match=r"'note\.x' has no equivalent"):
+        batch_writer(nowhere, StructType().add("note", StructType().add("x", NullType())), False)
 
 
 def test_concurrent_writes_are_checked_for_conflicts(tmp_path: Path) -> None:

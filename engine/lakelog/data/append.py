@@ -360,7 +360,7 @@ def _conformed(
 ) -> Iterator[tuple[int | None, pa.Table]]:
     """The rows in the table's schema, which satisfy `where`, and the lane of the writer."""
     for batch in rows.batches:
-        given = _without_void(batch, schema) if adds_columns else batch
+        given = without_void(batch, schema) if adds_columns else batch
         for lane, piece in writer.pieces(given, in_order=conform.numbers_rows):
             table = conform.table(piece)
             if where is not None:
@@ -368,7 +368,7 @@ def _conformed(
             yield lane, table
 
 
-def _without_void(rows: Rows, known: Struct) -> Rows:
+def without_void(rows: Rows, known: Struct) -> Rows:
     """The rows without new columns of nulls only, which have no type."""
     table = to_table(rows)
     void = [

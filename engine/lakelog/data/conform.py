@@ -746,6 +746,13 @@ def merged_schema(table: Struct | None, rows: pa.Schema) -> Struct:
     (None) are as in the rows.
     """
     known = [field for field in rows if not pa.types.is_null(field.type)]
+    if table is None and rows.names and not known:
+        raise InvalidInputError(
+            "no column of the rows has a type that a table can store",
+            expected="a data column with a type",
+            found=", ".join(f"{name!r}: only nulls" for name in rows.names),
+            hint="cast it, such as pl.col(...).cast(pl.String), or create the table first",
+        )
     old = table or Struct(())
     untyped = [f.name for f in rows if f not in known and old.field(f.name) is None]
     if untyped and known:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.data.append import require_all
+from lakelog.data.append import require_all, without_void
 from lakelog.data.conform import Conform, require_valid
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.write import DataFileWriter, WritePlan
@@ -80,10 +80,11 @@ def write_task_files(
     conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
     with DataFileWriter(plan, number=task) as writer:
         for batch in map(require_valid, batches):
+            rows = without_void(batch, plan.schema)  # columns that a new table does not get
             if where is None:
-                writer.write(batch)
+                writer.write(rows)
                 continue
-            rows = conform.table(batch)
+            rows = conform.table(rows)
             require_all(rows, where)
             writer.copy(rows)
         return serialize_frame(writer.finish())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from lakelog.data.conform import merged_schema
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.model import contract
 
@@ -40,9 +41,10 @@ def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) 
 
 def new_schema(schema: StructType) -> contract.Struct:
     """The columns of a new table for a dataframe, all nullable, because the nullability of a
-    dataframe's column depends on its query.
+    dataframe's column depends on its query; a column of nulls is left out with a warning.
     """
-    fields = contract.parse_schema(schema.json()).fields
+    kept = merged_schema(None, arrow_schema(schema)).names
+    fields = (f for f in contract.parse_schema(schema.json()).fields if f.name in kept)
     return contract.Struct(tuple(contract.nullable(field, _SHOWN_METADATA) for field in fields))
 
 

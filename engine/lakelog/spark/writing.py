@@ -28,6 +28,7 @@ from lakelog.data.append import (
     create_with_files,
     partitions_of,
     require_partitioning,
+    without_void,
 )
 from lakelog.data.conform import Conform
 from lakelog.data.files import ReadPlan
@@ -88,12 +89,14 @@ def write_plan(
             "the dataframe has no columns, so none of its rows would be written",
             path=options.path,
         )
+    rows = arrow_schema(schema).empty_table()
     if isinstance(base, NewTable):
         plan = WritePlan.under(options.path, base.table, options.storage_options, **sizes)
+        rows = without_void(rows, plan.schema)
     else:
         plan = WritePlan.of(base, options.storage_options, **sizes)
     # Errors of the columns alone are reported before the first task runs.
-    Conform(plan.schema.fields, rules=plan.rules).table(arrow_schema(schema).empty_table())
+    Conform(plan.schema.fields, rules=plan.rules).table(rows)
     return plan
 
 
