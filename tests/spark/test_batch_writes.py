@@ -323,6 +323,8 @@ def test_invalid_writes_are_refused_before_a_task_runs(tmp_path: Path) -> None:
     assert "no columns" in str(refusal(StructType()))
     assert "pass options txnAppId and txnVersion" in str(refusal(good, txnAppId="job"))
     assert "the mode is append" in str(refusal(good, replaceWhere="id = 1"))
+    dynamic = refusal(good, partitionOverwriteMode="dynamic")
+    assert "partitionOverwriteMode=dynamic needs mode overwrite" in str(dynamic)
     assert "codec" in str(refusal(good, compression="none such"))
     new_table(tmp_path / "c", configuration=FEED)
     with pytest.raises(UnsupportedFeatureError, match="change data feed"):

@@ -154,15 +154,16 @@ class BatchWriter(DataSourceArrowWriter):
         # One clock: tasks and the commit evaluate the condition for the same moment.
         now_us = self._new_log().clock() * 1000
         self._where = condition(options.get("replaceWhere"), self.plan.schema, now_us)
-        if self._where is not None and not overwrite:
+        dynamic = options.get("partitionOverwriteMode") == "dynamic"
+        replaces = "replaceWhere" if self._where is not None else "partitionOverwriteMode=dynamic"
+        if (self._where is not None or dynamic) and not overwrite:
             raise InvalidInputError(
-                "option replaceWhere needs mode overwrite, and the mode is append",
+                f"option {replaces} needs mode overwrite, and the mode is append",
                 path=options.path,
                 hint='use .mode("overwrite")',
             )
-        dynamic = options.get("partitionOverwriteMode") == "dynamic"
         # A table without partitions is overwritten completely, as by Spark's other sources.
-        self.dynamic = dynamic and overwrite and bool(self.plan.partition_columns)
+        self.dynamic = dynamic and bool(self.plan.partition_columns)
         if snapshot is not None:
             if overwrite and self._where is None and not dynamic:
                 require_removable(snapshot)
