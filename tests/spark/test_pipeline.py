@@ -21,13 +21,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import lakelog
-from lakelog import CorruptionError, InvalidInputError, StreamMismatchError
+from lakelog import CorruptionError, InvalidInputError, StreamMismatchError, UnavailableError
 from lakelog.spark.options import parse_options
 from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipeline, Target, Vacuum
 from lakelog.spark.pipeline import pipeline as running
 from lakelog.spark.pipeline.ingest import ingest, named, parsed
 from lakelog.spark.pipeline.upkeep import list_table
-from tests.spark.pipeline_side import Side, live, on_disk
+from tests.spark.pipeline_side import Side, live, on_disk, small_files, some_rows
 
 COLUMNS = "id bigint, at timestamp, who string"
 DAYS = ("2026-01-01", "2026-01-02")
@@ -309,6 +309,25 @@ def test_listing_by_executors_equals_the_local_one(spark: Any, tmp_path: Path) -
     for depth, session in enumerate(sessions):
         found = list_table(session, store, depth, "_delta_log", {})
         assert_frame_equal(found.sort("path"), expected)
+
+
+def test_failed_jobs_raise_errors_of_lakelog(spark: Any, tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
+    with table.transaction() as tx:  # the files are elsewhere, and their folder cannot be made
+        files = tx.snapshot.files().collect()
+        tx.remove(files)
+        tx.add(files.with_columns(pl.format("old/{}", "path").alias("path")))
+    (tmp_path / "t" / "old").mkdir()
+    (tmp_path / "t" / "day=a").rename(tmp_path / "t" / "old" / "day=a")
+    (tmp_path / "t" / "day=a").write_text("a file")
+    with pytest.raises(UnavailableError, match=r"could not rewrite the files: .*Error"):
+        Pipeline("c", Target(path=table.path), compact=Compact()).run(spark)
+
+    def lost() -> None:
+        raise RuntimeError("lost executor")
+
+    with pytest.raises(UnavailableError, match="could not list the table: lost executor"):
+        list_table(Side(lost), table.log.store, 1, "_delta_log", {})
 
 
 def test_all_steps_run_over_connect_and_the_stream_is_ingested_once(

@@ -25,6 +25,7 @@ from lakelog import (
     UnsupportedFeatureError,
 )
 from lakelog.data import compact as module
+from lakelog.data.bin_rewrite import BinRewriter
 from lakelog.data.compact import SKIP
 from lakelog.data.read import read_files
 from lakelog.testing import Fault, InjectingStore, Rule
@@ -302,6 +303,31 @@ def test_permanent_conflicts_leave_compaction_incomplete(tmp_path: Path) -> None
     assert (report.status, report.removed) == ("incomplete", 0)
     assert contents(table).height == 3
     assert on_disk(table) >= set(live(table))
+
+
+# --- failed jobs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("lost executor"), UnavailableError("no store")])
+def test_files_of_finished_tasks_are_deleted_if_another_task_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n, day="ab"[n % 2]) for n in range(4)])
+    before, rows, real, written = on_disk(table), contents(table), BinRewriter.rewrite, [0]
+
+    def failing(self: Any, number: int, *more: Any) -> Any:
+        if number == 1:
+            written[0] = len(on_disk(table) - before)
+            raise failure
+        return real(self, number, *more)
+
+    monkeypatch.setattr(BinRewriter, "rewrite", failing)
+    with pytest.raises(UnavailableError, match=str(failure)):
+        run_compact(table)
+    assert (written, on_disk(table)) == ([1], before)
+    assert_frame_equal(contents(table), rows)
+    monkeypatch.undo()
+    assert run_compact(table).removed == 4
 
 
 # --- interrupted -------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from lakelog.spark.checkpoint_parts import (
     read_written,
 )
 from lakelog.spark.checkpoint_rows import encoded_path
+from lakelog.spark.error_display import job_failure
 from lakelog.spark.package_upload import ship
 from lakelog.spark.replay import Replay, replay_state
 from lakelog.spark.shuffle_replay import TableLocation
@@ -277,11 +278,8 @@ class _SparkPartWriter:
                 version=base.checkpoint.version,
                 hint="nothing was published; restore the checkpoint",
             )
-        last = next(
-            (line for line in reversed(lines) if "Error" in line), lines[0] if lines else ""
-        )
         return CheckpointWriteError(
-            f"executors could not write the checkpoint: {last[:300]}",
+            f"executors could not write the checkpoint: {job_failure(cause)}",
             path=self._log.table,
             version=self.plan.version,
             hint="the previous checkpoint is unchanged; try again",

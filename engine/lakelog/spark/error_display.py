@@ -1,4 +1,4 @@
-"""Error messages of the data source."""
+"""Error messages of the data source and of Spark's jobs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from lakelog.errors import LakelogError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+def job_failure(cause: Exception) -> str:
+    """The line of Spark's message about a failed job that has the error of the task."""
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    first = lines[0] if lines else type(cause).__name__
+    return next((line for line in reversed(lines) if "Error" in line), first)[:300]
 
 
 def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -1,12 +1,14 @@
 """The step ``compact``: `lakelog.data.compact`, with executors that rewrite the bins.
 
 A killed run leaves complete commits, and files that are in no commit, which vacuum deletes; the
-next run plans from the latest version.
+next run plans from the latest version. If a task fails, the files of finished tasks are deleted.
+Spark does not wait for the other tasks: files that they create later are left for vacuum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,11 @@ import pyarrow as pa
 
 from lakelog.data.bin_rewrite import BinResult, BinRewriter
 from lakelog.data.compact import Compaction, CompactReport, compact_bins
+from lakelog.data.row_commit import discard_unnamed
+from lakelog.errors import LakelogError, UnavailableError
+from lakelog.log.context import Log
 from lakelog.model.durations import to_duration_ms
+from lakelog.spark.error_display import job_failure
 from lakelog.spark.pipeline.steps import Compact, StepReport, to_bytes
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage.bounded import open_bounded
@@ -88,7 +94,19 @@ def compact(
             }
         )
         dealt = spark.createDataFrame(work).repartitionById(len(parts), "part").drop("part")
-        answers = dealt.mapInArrow(_RewriteTask(rewriter), _REWRITTEN_SCHEMA).toArrow().to_pylist()
+        job = dealt.mapInArrow(_RewriteTask(rewriter), _REWRITTEN_SCHEMA)
+        try:
+            answers = job.toArrow().to_pylist()
+        except Exception as cause:
+            _discard(table.log, rewriter)
+            if isinstance(cause, LakelogError):
+                raise
+            raise UnavailableError(
+                f"executors could not rewrite the files: {job_failure(cause)}",
+                path=table.path,
+                version=rewriter.source.version,
+                hint="earlier commits of the run are kept; the next run continues",
+            ) from cause
         return {
             answer[_BIN]: BinResult(
                 unpack(answer["adds"]) if answer["done"] else None,
@@ -123,6 +141,15 @@ def compact(
         version=table.version(),
         notes=_notes(report),
     )
+
+
+def _discard(log: Log, rewriter: BinRewriter) -> None:
+    """Delete the files that a failed job wrote; those that cannot be listed are left for vacuum."""
+    version, token = rewriter.source.version, rewriter.target.token
+    assert version is not None, "the plan of a version has its number"
+    with suppress(LakelogError):
+        new = [e.name for entries in log.store.walk() for e in entries if token in e.name]
+        discard_unnamed(log, new, version)
 
 
 def _notes(report: CompactReport) -> tuple[str, ...]:

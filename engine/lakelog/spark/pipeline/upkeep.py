@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from lakelog.errors import LakelogError, UnavailableError
+from lakelog.spark.error_display import job_failure
 from lakelog.spark.pipeline.steps import StepReport
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import FileEntry
@@ -22,7 +24,6 @@ from lakelog.storage.local import LocalStore
 from lakelog.table import Table
 
 if TYPE_CHECKING:
-    from lakelog.errors import LakelogError
     from lakelog.spark.pipeline.steps import Checkpoint, Cleanup, Vacuum
     from lakelog.telemetry import Progress
 
@@ -77,7 +78,17 @@ def list_table(
         found = frame.repartition(tasks).mapInArrow(
             Lister(location, dict(storage_options)), _LISTED_SCHEMA
         )
-        listed.append(found.toArrow().cast(_ARROW))
+        try:
+            files = found.toArrow()
+        except LakelogError:
+            raise
+        except Exception as cause:
+            raise UnavailableError(
+                f"executors could not list the table: {job_failure(cause)}",
+                path=location,
+                hint="nothing was deleted; try again",
+            ) from cause
+        listed.append(files.cast(_ARROW))
     return pl.DataFrame(pa.concat_tables(listed))
 
 
