@@ -1223,7 +1223,8 @@ class Table:
         Args:
             plan: True returns a plan, whose ``apply()`` deletes the files. False does both.
             retention: How long removed files are kept; None uses the table's
-                ``delta.deletedFileRetentionDuration``, default one week.
+                ``delta.deletedFileRetentionDuration``, default one week. A longer one keeps the
+                files that the remaining commits removed since, and reads these commits.
             force: Accept a retention shorter than the table's. Concurrent readers and writers may
                 then lose files.
             keep_versions: Versions whose files are kept regardless of age.

@@ -101,6 +101,10 @@ def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) ->
     assert "enable=True" in str(caught.value)
     with pytest.raises(SchemaEvolutionError, match="column mapping"):
         table.alter.drop_column("id")
+    with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
+        table.alter.rename_column("id", "p", enable=True)
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.drop_column("p", enable=True)
     assert table.version() == 1
     assert table.alter.rename_column("id", "number", enable=True) == 3
     assert table.alter.rename_column("p", "part") == 4

@@ -223,6 +223,8 @@ def test_times_bound_the_range_like_versions(tmp_path: Path) -> None:
     just_after = at[1] + dt.timedelta(milliseconds=1)
     if just_after < at[2]:
         assert {c[3] for c in changed(table.changes(just_after, at[2]))} == {2}
+        after = at[1] + dt.timedelta(microseconds=1)
+        assert {c[3] for c in changed(table.changes(after, at[2]))} == {2}
     assert {c[3] for c in changed(table.changes(at[2]))} == {2, 3}
     assert {c[3] for c in changed(table.changes("2020-01-01"))} == {1, 2, 3}
     with pytest.raises(InvalidInputError, match="no commit was made"):

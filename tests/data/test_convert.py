@@ -56,6 +56,16 @@ def stats(root: Path) -> dict[str, dict[str, Any]]:
     return {path: json.loads(text) for path, text in files.iter_rows()}
 
 
+def test_a_folder_with_another_table_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", {"id": [1]})
+    lakelog.write(tmp_path / "below/other", pl.DataFrame({"id": [2]}))
+    with pytest.raises(InvalidInputError, match="contains another table") as caught:
+        lakelog.convert(tmp_path, plan=True)
+    assert caught.value.path == "below/other"
+    (tmp_path / "below").rename(tmp_path / "_below")  # hidden, and so its files are not converted
+    assert lakelog.convert(tmp_path, plan=True).num_files == 1
+
+
 def test_folder_becomes_a_table_and_its_files_are_unchanged(tmp_path: Path) -> None:
     put(tmp_path, "a.parquet", {"id": [1, 2], "name": ["x", None]})
     put(tmp_path, "below/b.parquet", {"name": ["y"], "more": [True], "id": [3]})

@@ -7,7 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lakelog import InvalidInputError, UnsafeRetentionError, UnsupportedFeatureError
+from lakelog import (
+    InvalidInputError,
+    InvalidPropertyError,
+    UnsafeRetentionError,
+    UnsupportedFeatureError,
+)
 from lakelog.maintenance.retention_bounds import GATES
 from tests.maintenance.logs import (
     CUTOFF,
@@ -191,6 +196,19 @@ def test_protected_checkpoints_are_deleted_together_or_kept(
     found = plan(made.table())
     assert (found.gate == "checkpoint-protection") is kept
     assert clean(made.table()).files.height == (0 if kept else 21)
+
+
+def test_an_invalid_version_of_checkpoint_protection_is_an_error(tmp_path: Path) -> None:
+    made = MadeLog(
+        tmp_path / "t",
+        configuration={"delta.requireCheckpointProtectionBeforeVersion": "8 x"},
+        writer_features=("checkpointProtection",),
+    )
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    with pytest.raises(InvalidPropertyError, match="invalid value") as caught:
+        plan(made.table())
+    assert caught.value.found == "8 x"
 
 
 def test_in_commit_timestamps_determine_the_age(tmp_path: Path) -> None:

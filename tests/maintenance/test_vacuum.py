@@ -339,6 +339,21 @@ def test_retention_property_of_the_table_is_used(tmp_path: Path) -> None:
     assert planned(at(where, Clock())) == ["orphan.parquet"]
 
 
+def test_a_longer_retention_keeps_files_whose_removes_a_checkpoint_dropped(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    configured = {"delta.deletedFileRetentionDuration": "interval 1 day"}
+    new_table(str(where), configuration=configured)
+    table = at(where, Clock())
+    for name, age in (("two.parquet", 2), ("nine.parquet", 9)):
+        put(where, name)
+        add(table, name)
+        remove(table, name, age_days=age)
+    table.checkpoint()
+    table = at(where, Clock())
+    assert planned(table) == ["nine.parquet", "two.parquet"]
+    assert planned(table, retention="8 days") == ["nine.parquet"]
+
+
 def test_requested_versions_keep_their_files(where: Path, table: Table) -> None:
     for name in "abc":
         put(where, name)
@@ -412,6 +427,17 @@ def test_inventory_with_paths_outside_the_table_is_refused(table: Table, path: s
 def test_an_inventory_without_times_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="lacks a column"):
         table.vacuum(inventory=pl.DataFrame({"path": ["a"], "size": [1]}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"modified_ms": "y"}, {"modified_ms": 1.5e300}, {"size": "x"}, {"isDir": "no"}]
+)
+def test_an_inventory_with_values_of_wrong_types_is_refused(
+    table: Table, wrong: dict[str, Any]
+) -> None:
+    row = {"path": "a", "size": 1, "modified_ms": 0, **wrong}
+    with pytest.raises(InvalidInputError, match="has the wrong type"):
+        table.vacuum(inventory=pl.DataFrame([row]))
 
 
 # --- applying ----------------------------------------------------------------------------------

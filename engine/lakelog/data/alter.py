@@ -124,11 +124,11 @@ class Alter:
             SchemaEvolutionError: Column mapping is off and `enable` is false; or a constraint, a
                 generated column or a property refers to the column.
         """
-        self._require_mapping(column, enable=enable)
 
         def edit(schema: contract.Struct) -> contract.Struct:
             return schema_edits.rename_field(schema, column, to)
 
+        self._require_mapping(edit, column, to, enable=enable)
         parameters = {"oldColumnPath": column, "newColumnPath": _renamed(column, to)}
         return self._schema("RENAME COLUMN", parameters, edit, column=column, to=to)
 
@@ -142,11 +142,11 @@ class Alter:
         Raises:
             SchemaEvolutionError: As `rename_column`; or it is such a column or the last one.
         """
-        self._require_mapping(column, enable=enable)
 
         def edit(schema: contract.Struct) -> contract.Struct:
             return schema_edits.drop_field(schema, column)
 
+        self._require_mapping(edit, column, None, enable=enable)
         parameters = {"columns": orjson.dumps([column]).decode()}
         return self._schema("DROP COLUMNS", parameters, edit, column=column)
 
@@ -309,22 +309,26 @@ class Alter:
         """Commit an edit of the schema: `column` is renamed to `to`, changed (equal) or dropped."""
         tx = self._begin(operation=operation, parameters=parameters)
         metadata = tx.snapshot.metadata
-        schema = edit(metadata.schema)
-        if column is not None:
-            new = replace(metadata, schema_string=schema_text(schema))
-            _require_unreferenced(tx.snapshot, new, column, to)
+        schema = _edited(tx.snapshot, edit, column, to)
         partition_by = [
             to if name == column and to else name for name in metadata.partition_columns
         ]
         tx.set_metadata(schema=schema, partition_by=partition_by, configuration=properties)
         return tx.commit()
 
-    def _require_mapping(self, column: str, *, enable: bool) -> None:
-        """Refuse a table without column mapping, or enable it."""
+    def _require_mapping(
+        self,
+        edit: Callable[[contract.Struct], contract.Struct],
+        column: str,
+        to: str | None,
+        *,
+        enable: bool,
+    ) -> None:
+        """Refuse a table without column mapping, or enable it unless the edit would be refused."""
         tx = self._begin()
         if tx.snapshot.table_configuration.column_mapping != "none":
             return
-        schema_edits.rename_field(tx.snapshot.schema, column, column)  # raises for an unknown one
+        _edited(tx.snapshot, edit, column, to)
         if not enable:
             raise SchemaEvolutionError(
                 "columns can be renamed and dropped only with column mapping",
@@ -336,6 +340,21 @@ class Alter:
             )
         tx.set_metadata(configuration={_MAPPING: "name"})
         tx.commit()
+
+
+def _edited(
+    snapshot: LogSnapshot,
+    edit: Callable[[contract.Struct], contract.Struct],
+    column: str | None,
+    to: str | None,
+) -> contract.Struct:
+    """The edited schema, or the error for an edit that the table does not allow."""
+    metadata = snapshot.metadata
+    schema = edit(metadata.schema)
+    if column is not None:
+        new = replace(metadata, schema_string=schema_text(schema))
+        _require_unreferenced(snapshot, new, column, to)
+    return schema
 
 
 def _renamed(column: str, to: str) -> str:

@@ -157,7 +157,7 @@ def _version(log: Log, open_version: Open, at: int | Timestamp, *, is_start: boo
     def metadata() -> Metadata:
         return open_version(None).metadata
 
-    at_ms = to_ms(at)
+    at_ms = to_ms(at, round_up=is_start)
     if not is_start:
         return version_at(log, at_ms, metadata)
     try:

@@ -42,6 +42,7 @@ from lakelog.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
@@ -49,6 +50,7 @@ from lakelog.skipping.values import HIVE_NULL, parse_text
 from lakelog.storage import FileEntry
 from lakelog.threads import Pool
 from lakelog.transaction.create import NewTable, TableDefinition, refuse_existing
+from lakelog.transaction.file_rules import table_folders
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import struct_of
@@ -166,7 +168,8 @@ def convert(
 
 def _listed(log: Log) -> tuple[pl.DataFrame, int]:
     """The Parquet files of the folder, and the number of other files that are not hidden."""
-    visible = [entry for batch in log.store.walk() for entry in batch if not _is_hidden(entry)]
+    entries = [entry for batch in log.store.walk() for entry in batch]
+    visible = [entry for entry in entries if not _is_hidden(entry)]
     found = [entry for entry in visible if entry.name.endswith(".parquet")]
     if not found:
         raise NotFoundError(
@@ -176,8 +179,17 @@ def _listed(log: Log) -> tuple[pl.DataFrame, int]:
             found=f"{len(visible)} other files",
             hint="create a new table with lakelog.create",
         )
+    names = pl.Series([each.name for each in entries if is_unicode(each.name)], dtype=pl.String)
+    for folder in sorted(table_folders(names)):
+        if any(entry.name.startswith(f"{folder}/") for entry in found):
+            raise InvalidInputError(
+                "the folder contains another table, whose log may have removed some of its files",
+                path=folder,
+                expected="Parquet files without a log",
+                hint="move the other table out of the folder",
+            )
     for entry in found:
-        if any("\ud800" <= sign <= "\udfff" for sign in entry.name):
+        if not is_unicode(entry.name):
             raise InvalidInputError("the name of a file is not valid UTF-8", path=repr(entry.name))
     columns = {"path": pl.String, "size": pl.Int64, "modificationTime": pl.Int64}
     return pl.DataFrame(found, columns, orient="row").sort("path"), len(visible) - len(found)

@@ -36,8 +36,10 @@ _MOST_MS = 1 << 62
 _MILLISECONDS = re.compile(r"-?[0-9]{5,18}")
 
 
-def to_ms(timestamp: Timestamp) -> int:
-    """A point in time as milliseconds since the Unix epoch; without a time zone it is UTC."""
+def to_ms(timestamp: Timestamp, *, round_up: bool = False) -> int:
+    """A point in time as milliseconds since the Unix epoch, rounded down unless `round_up`; without
+    a time zone it is UTC.
+    """
     if isinstance(timestamp, bool) or timestamp is None:
         raise InvalidInputError("invalid timestamp", found=timestamp)
     if isinstance(timestamp, int):
@@ -55,7 +57,8 @@ def to_ms(timestamp: Timestamp) -> int:
             ) from cause
     if isinstance(timestamp, dt.datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
-        return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+        since, unit = aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.timedelta(milliseconds=1)
+        return -(-since // unit) if round_up else since // unit
     if isinstance(timestamp, dt.date):
         return to_ms(dt.datetime.combine(timestamp, dt.time(), dt.UTC))
     raise InvalidInputError(

@@ -17,6 +17,7 @@ from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.delta.names import parse_listing
 from lakelog.dialects.log_content import Checkpoint, LogListing
+from lakelog.dialects.properties import LONG_COUNT, check_value
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
@@ -244,7 +245,10 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
     """``requireCheckpointProtectionBeforeVersion`` if the protocol has the feature, else 0."""
     if "checkpointProtection" not in (protocol.writer_features or ()):
         return 0
-    return int(metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion") or 0)
+    key = "delta.requireCheckpointProtectionBeforeVersion"
+    text = metadata.configuration.get(key) or "0"
+    check_value(key, text, LONG_COUNT)
+    return int(text)
 
 
 def _timed(

@@ -58,10 +58,10 @@ from lakelog.storage.base import FileEntry
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
+from lakelog.transaction.file_rules import table_folders
 from lakelog.transaction.write_support import check_writable
 
 _VECTOR_COLUMNS = actions.DV_COLUMNS[:2]  # which name the file
-_LOG_FOLDERS = ("_delta_log", "_transaction_log")
 _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
 _BEGUN = rf"(^|/){TEMPORARY.pattern}$"
@@ -233,7 +233,7 @@ class Vacuum:
         seen = 0
         for batch in batches:
             seen += batch.height
-            nested |= _table_folders(batch["path"])
+            nested |= table_folders(batch["path"])
             left = batch
             for why, stays in (
                 ("hidden", hidden.holds),
@@ -328,8 +328,12 @@ class Vacuum:
         for frame in _files(snapshot, "add"):
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
-            removed = actions.conform(frame, ("deletionTimestamp",)).to_series().fill_null(0)
-            found.add(frame.filter(removed >= cutoff_ms))
+            found.add(_removed_since(frame, cutoff_ms))
+        if self._is_longer(snapshot.metadata):
+            # Checkpoints drop the removes that are older than the table's own retention.
+            with_stable_listing(
+                self.log, lambda listing: self._protect_removed(listing, found, cutoff_ms)
+            )
         for version in self.keep_versions:
             for frame in _files(LogSnapshot.open(self.log, version), "add"):
                 found.add(frame)
@@ -348,6 +352,18 @@ class Vacuum:
                 for frame, kind in ((decoded.files, "add"), (decoded.other, "cdc")):
                     if frame.height:
                         found.add(actions.of_type(frame, kind))
+
+    def _is_longer(self, metadata: Metadata) -> bool:
+        """Whether removed files are kept for longer than the table's own retention."""
+        promised = CheckpointOptions.of(metadata.configuration, self.log.dialect)
+        return (self.retention_ms or 0) > promised.deleted_file_retention_ms
+
+    def _protect_removed(self, listing: LogListing, found: References, cutoff_ms: int) -> None:
+        """Protect the files that the remaining commits removed since a time."""
+        for run in by_size(listing.commits):
+            files = self.log.dialect.decode(self.log.store, run).files
+            if files.height:
+                found.add(_removed_since(actions.of_type(files, "remove"), cutoff_ms))
 
 
 @dataclass(frozen=True)
@@ -397,6 +413,11 @@ def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataF
     yield from snapshot.read_state(lambda state: state.live(kind, wanted))
 
 
+def _removed_since(removes: pl.DataFrame, cutoff_ms: int) -> pl.DataFrame:
+    at = actions.conform(removes, ("deletionTimestamp",)).to_series().fill_null(0)
+    return removes.filter(at >= cutoff_ms)
+
+
 def of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
     """Batches of a listing as frames with the columns of `listed_files`."""
     for batch in batches:
@@ -408,8 +429,6 @@ def of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]
 def _of_inventory(inventory: Any) -> pl.DataFrame:
     """An inventory as a listing; InvalidInputError without a column, or for absolute paths."""
     frame = _as_frame(inventory)
-    if "isDir" in frame.columns:
-        frame = frame.filter(~pl.col("isDir").fill_null(value=False))
     chosen = {"path": "path"}
     for wanted, names in (("size_bytes", _SIZES), ("modified_ms", _TIMES)):
         found = [name for name in names if name in frame.columns]
@@ -420,10 +439,21 @@ def _of_inventory(inventory: Any) -> pl.DataFrame:
                 found=", ".join(frame.columns),
             )
         chosen[wanted] = found[0]
-    times = frame[chosen["modified_ms"]]
-    if times.dtype.is_temporal():
-        frame = frame.with_columns(times.dt.epoch("ms"))
-    listed = frame.select(pl.col(old).cast(_LISTED[new]).alias(new) for new, old in chosen.items())
+    try:
+        if "isDir" in frame.columns:
+            frame = frame.filter(~pl.col("isDir").fill_null(value=False))
+        times = frame[chosen["modified_ms"]]
+        if times.dtype.is_temporal():
+            frame = frame.with_columns(times.dt.epoch("ms"))
+        listed = frame.select(
+            pl.col(old).cast(_LISTED[new]).alias(new) for new, old in chosen.items()
+        )
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidInputError(
+            "a column of the inventory has the wrong type",
+            expected="texts in path, whole numbers or times in the others, Boolean in isDir",
+            found=", ".join(f"{name}: {dtype}" for name, dtype in frame.schema.items()),
+        ) from cause
     odd = listed.filter(
         pl.col("path").is_null()
         | pl.col("modified_ms").is_null()
@@ -477,12 +507,6 @@ def _planned(files: pl.DataFrame) -> pl.DataFrame:
 
 def _names(paths: pl.Series) -> pl.Series:
     return paths.str.extract(r"([^/]+)/*$")
-
-
-def _table_folders(paths: pl.Series) -> set[str]:
-    """Folders below the table that are tables themselves."""
-    pattern = rf"^(.+)/(?:{'|'.join(_LOG_FOLDERS)})/"
-    return set(paths.str.extract(pattern).drop_nulls().unique().to_list())
 
 
 def _inside(paths: pl.Series, folders: set[str]) -> pl.Series:

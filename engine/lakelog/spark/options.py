@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 from lakelog.display import parse_size
@@ -163,7 +164,7 @@ OPTIONS = (
     _option("targetFileBytes", _size, _SIZE, "write sink"),
     _option("compression", str, "a codec of Parquet", "write sink"),
     _option("startingVersion", str, "a version, or latest", "stream"),
-    _option("startingTimestamp", to_ms, _TIME, "stream"),
+    _option("startingTimestamp", partial(to_ms, round_up=True), _TIME, "stream"),
     _option("maxFilesPerTrigger", _positive, "a number of files, at least 1", "stream"),
     _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
     _option("skipChangeCommits", _flag, "true or false", "stream"),

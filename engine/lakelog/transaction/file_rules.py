@@ -224,6 +224,12 @@ def _refuse_path(message: str, files: pl.DataFrame, wrong: pl.Series) -> NoRetur
     )
 
 
+def table_folders(paths: pl.Series) -> set[str]:
+    """Folders that are tables themselves, of the paths of all files below another folder."""
+    pattern = rf"^(.+)/(?:{'|'.join(_LOG_FOLDERS)})/"
+    return set(paths.str.extract(pattern).drop_nulls().unique().to_list())
+
+
 def _in_hidden_folder(
     paths: pl.Series, cdc: pl.Series | None, partition_columns: tuple[str, ...]
 ) -> pl.Series:
