@@ -287,7 +287,8 @@ class Table:
 
         Returns:
             One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
-            timestamp, else the file's time, forced to increase), and fields of its commitInfo:
+            timestamp if the latest metadata declare it valid, else the file's time, forced to
+            increase), and fields of its commitInfo:
             ``operation``, ``operationParameters`` and ``operationMetrics`` (maps of String),
             ``userName``, ``engineInfo``, ``isBlindAppend`` (Boolean), ``txnId``, and ``extra``, the
             other fields as JSON. They are null for a commit without commitInfo, and for an

@@ -85,9 +85,21 @@ def test_change_data_files_and_added_and_removed_files_give_the_changes(tmp_path
     ]
     assert changed(feed) == sorted(expected)
     assert changed(table.changes(2, 3)) == sorted(c for c in expected if c[3] in {2, 3})
+    _require_times_of_history(table)
+
+
+def _require_times_of_history(table: Table) -> None:
     times = table.history().select(pl.col("version").alias(VERSION), "timestamp")
-    joined = feed.collect().join(times, on=VERSION)
+    joined = table.changes(0).collect().join(times, on=VERSION)
     assert (joined[TIME].dt.cast_time_unit("ms") == joined["timestamp"]).all()
+
+
+def test_the_feed_has_file_times_after_in_commit_timestamps_were_disabled(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    for setting in ("true", "false", "true"):
+        table.alter.set_properties({"delta.enableInCommitTimestamps": setting})
+        table.append(rows(1))
+        _require_times_of_history(table)
 
 
 def test_vector_that_grows_deletes_rows_and_one_that_shrinks_inserts_them(tmp_path: Path) -> None:

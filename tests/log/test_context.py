@@ -160,6 +160,38 @@ def test_in_commit_timestamps_before_they_were_enabled_are_ignored(
         assert made.table.snapshot(timestamp=LATER + 10**9).version == 3
 
 
+def test_commit_times_lead_back_to_their_versions_after_in_commit_timestamps_were_off(
+    made: Handmade,
+) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    later = ENABLED | {"delta.inCommitTimestampEnablementVersion": "6"}
+    made.commit(0, info(), protocol(), metadata(properties=feed))
+    made.commit(1, info(), add("a"))
+    made.commit(2, stamped(2), metadata(properties=feed | ENABLED))
+    made.commit(3, stamped(3), add("b"))
+    assert made.table.history(1)["timestamp"].dt.epoch("ms").to_list() == [LATER + 3000]
+    made.commit(4, info(), metadata(properties=feed))
+    made.commit(5, info(), add("c"))
+    expected = {version: FIRST_MS + version * MINUTE_MS for version in range(6)}
+    for _ in range(2):
+        table, rows = made.table, pl.col("timestamp").dt.epoch("ms")
+        shown = dict(table.history().select("version", rows).iter_rows())
+        assert shown == expected
+        for version, at in expected.items():
+            assert table.snapshot(timestamp=at).version == version
+            assert table.snapshot(version).timestamp_ms == at
+        for limit in range(1, len(expected)):
+            newest = table.history(limit).select("version", rows).iter_rows()
+            assert dict(newest) == {v: expected[v] for v in list(expected)[-limit:]}
+        acts = table.actions().select("version", "timestamp").unique().collect()
+        assert dict(acts.iter_rows()) == expected
+        changed = table.diff(0, 3).filter(kind="file").select("version", rows)
+        assert set(changed.iter_rows()) == {(v, expected[v]) for v in (1, 3)}
+        made.commit(6, stamped(6), metadata(properties=feed | later))
+        made.commit(7, stamped(7), add("d"))
+        expected |= {6: LATER + 6000, 7: LATER + 7000}
+
+
 @pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])
 def test_invalid_in_commit_timestamp_is_ignored(made: Handmade, value: object) -> None:
     made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())

@@ -97,7 +97,8 @@ def test_empty_log_has_no_history(made: Handmade) -> None:
 
 @pytest.mark.parametrize("at_ms", [2**62, -(2**62)])
 def test_time_beyond_the_range_of_datetime_is_clamped(made: Handmade, at_ms: int) -> None:
-    made.commit(0, info(inCommitTimestamp=at_ms), protocol(), metadata())
+    stamps = {"delta.enableInCommitTimestamps": "true"}
+    made.commit(0, info(inCommitTimestamp=at_ms), protocol(), metadata(properties=stamps))
     (row,) = history(made.context()).rows(named=True)
     assert row["timestamp"].year in {1, 9999}
 

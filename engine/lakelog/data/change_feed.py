@@ -245,7 +245,7 @@ class _Feed:
     def _chunks(self, where: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The files with changes, of about 64 MB of commits at a time."""
 
-        def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], pl.DataFrame]:
+        def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], LogListing]:
             end = self.snapshot.version
             selected = self._selected(
                 commits_between(self.log, listing, self.start, end, whole=True), where
@@ -253,13 +253,12 @@ class _Feed:
             if selected:
                 self._require_readable(self._before(selected[0].version), selected[0].version)
             chunks = list(by_size(selected))
-            times = commit_times(listing.commits)
-            return self._changes_of(chunks[0] if chunks else [], times), chunks[1:], times
+            return self._changes_of(chunks[0] if chunks else [], listing), chunks[1:], listing
 
-        files, rest, times = with_stable_listing(self.log, begin)
+        files, rest, listing = with_stable_listing(self.log, begin)
         yield files
         for chunk in rest:
-            yield self._changes_of(chunk, times)
+            yield self._changes_of(chunk, listing)
 
     def _are_last(self, version: int) -> bool:
         """Whether the last protocol and metadata are older than a commit."""
@@ -297,13 +296,17 @@ class _Feed:
             return [commits[row] for row in rows]
         return commits[rows[0] : rows[-1] + 1]
 
-    def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
+    def _changes_of(self, commits: Sequence[CommitFile], listing: LogListing) -> pl.DataFrame:
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
         self.log.check_protocols(actions.of_type(decoded.meta, "protocol"))
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)
-        at = times_of(times, decoded.commit_infos).with_columns(as_time("timestamp"))
+        at = times_of(
+            commit_times(listing.commits),
+            decoded.commit_infos,
+            lambda: self.snapshot.stamped_from(listing),
+        ).with_columns(as_time("timestamp"))
         files = files.join(at, on="version", how="left", maintain_order="left")
         metadata = self.snapshot.metadata
         physical = _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))

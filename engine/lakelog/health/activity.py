@@ -117,7 +117,7 @@ def _activity(log: Log, snapshot: LogSnapshot, above: int, listing: LogListing) 
         parts.append(actions.conform(found, _READ).filter(wanted).sort(actions.ORDER))
         infos += decoded.commit_infos
     rows = pl.concat(parts) if parts else actions.empty(_READ)
-    commits = history_of(log, listing, infos)
+    commits = history_of(log, listing, infos, lambda: snapshot.stamped_from(listing))
     commits = commits.filter(
         pl.col("version").is_between(above, snapshot.version, closed="right")
     ).sort("version")

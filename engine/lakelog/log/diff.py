@@ -38,7 +38,7 @@ def diff(
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: LogSnapshot.open(log, version))
     older, newer = open_version(low), open_version(high)
-    between = with_stable_listing(log, lambda listing: _Between.read(log, listing, low, high))
+    between = with_stable_listing(log, lambda listing: _Between.read(log, listing, older, newer))
     rows = [
         *_files(older, newer, between),
         *_schema(older.metadata, newer.metadata, between),
@@ -89,14 +89,18 @@ class _Between:
     commits: pl.DataFrame
 
     @staticmethod
-    def read(log: Log, listing: LogListing, low: int, high: int) -> _Between:
+    def read(log: Log, listing: LogListing, older: LogSnapshot, newer: LogSnapshot) -> _Between:
+        low, high = older.version, newer.version
         commits = [c for c in listing.commits if low < c.version <= high]
         decoded = log.dialect.decode(log.store, commits) if commits else Actions()
         infos = actions.conform(
             log.dialect.decode_commit_infos(decoded.commit_infos), ("version", "operation")
         ).unique("version", keep="first")
-        times = times_of(state_times(log, listing), decoded.commit_infos)
-        times = times.with_columns(as_time("timestamp"))
+        times = times_of(
+            state_times(log, listing),
+            decoded.commit_infos,
+            lambda: newer.stamped_from(listing),
+        ).with_columns(as_time("timestamp"))
         return _Between(
             len(commits) == high - low, decoded, times.join(infos, on="version", how="left")
         )

@@ -24,8 +24,10 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log, commit_times, list_again, state_times
 from lakelog.log.files import lazy_frame
+from lakelog.log.opening import stamped_from
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
+from lakelog.model.metadata import last_metadata
 from lakelog.skipping.statistics import map_stats
 
 if TYPE_CHECKING:
@@ -105,8 +107,17 @@ def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:
     versions = _versions(listing)[:limit]
     lowest = versions[-1] if versions else 0
     commits = [c for c in listing.commits if c.version >= lowest and versions]
-    infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
-    return history_of(log, listing, infos, limit)
+    found = log.dialect.decode(log.store, commits, files=False) if commits else Actions()
+
+    def since() -> int | None:
+        metadata = last_metadata(found.meta)
+        if metadata is not None:
+            return metadata.stamped_from
+        # No commit that was read changed the feature, and while it is on, every commit has one.
+        stamped = (i for i in found.commit_infos if in_commit_timestamp(i) is not None)
+        return 0 if versions[0] in {i.version for i in stamped} else None
+
+    return history_of(log, listing, found.commit_infos, since, limit)
 
 
 def _versions(listing: LogListing) -> list[int]:
@@ -116,14 +127,20 @@ def _versions(listing: LogListing) -> list[int]:
 
 
 def history_of(
-    log: Log, listing: LogListing, infos: Sequence[CommitInfo], limit: int | None = None
+    log: Log,
+    listing: LogListing,
+    infos: Sequence[CommitInfo],
+    stamped_from: Callable[[], int | None],
+    limit: int | None = None,
 ) -> pl.DataFrame:
-    """The columns of `history` for the commits of a listing, of which `infos` were decoded."""
+    """The columns of `history` for the commits of a listing, of which `infos` were decoded;
+    `stamped_from` as `times_of`.
+    """
     versions = _versions(listing)[:limit]
     rows = log.dialect.decode_commit_infos(infos).unique("version", keep="first")
     return (
         pl.DataFrame({"version": pl.Series(versions, dtype=pl.Int64)})
-        .join(times_of(state_times(log, listing), infos), on="version", how="left")
+        .join(times_of(state_times(log, listing), infos, stamped_from), on="version", how="left")
         .join(actions.conform(rows, ("version", *HISTORY_COLUMNS)), on="version", how="left")
         .sort("version", descending=True)
         .with_columns(as_time("timestamp"))
@@ -135,15 +152,20 @@ def as_time(column: str) -> pl.Expr:
     return pl.col(column).clip(_FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
 
 
-def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
-    """Commit times (`commit_times`), in-commit timestamps first: ``version`` and ``timestamp``."""
+def times_of(
+    times: pl.DataFrame, infos: Sequence[CommitInfo], stamped_from: Callable[[], int | None]
+) -> pl.DataFrame:
+    """Commit times (`commit_times`), or in-commit timestamps where these apply: ``version`` and
+    ``timestamp``. `stamped_from` returns `Metadata.stamped_from` of the latest version, and is
+    called only if a commit has an in-commit timestamp.
+    """
     in_commit = {i.version: at for i in infos if (at := in_commit_timestamp(i)) is not None}
-    if not in_commit:
+    if not in_commit or (since := stamped_from()) is None:
         return times
     exact = pl.DataFrame(
         {"version": list(in_commit), "at": list(in_commit.values())},
         schema={"version": pl.Int64, "at": pl.Int64},
-    )
+    ).filter(pl.col("version") >= since)
     return times.join(exact, on="version", how="left").select(
         "version", pl.coalesce("at", "timestamp").alias("timestamp")
     )
@@ -231,7 +253,8 @@ def _chunk(
     decoded = log.dialect.decode(log.store, commits)
     rows = flattened(log, decoded)
     if "timestamp" in wanted:
-        times = times_of(commit_times(listed), decoded.commit_infos)
+        infos = decoded.commit_infos
+        times = times_of(commit_times(listed), infos, lambda: stamped_from(log))
         rows = rows.drop("timestamp", strict=False).join(
             times, on="version", how="left", maintain_order="left"
         )

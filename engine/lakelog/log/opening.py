@@ -57,6 +57,16 @@ def latest_configuration(log: Log) -> TableConfiguration:
     return State.of(log, segment, listing.notes).stated_configuration
 
 
+def stamped_from(log: Log) -> int | None:
+    """`Metadata.stamped_from` of the latest version; 0 if that is damaged, because an in-commit
+    timestamp is more exact than a file time.
+    """
+    try:
+        return latest_configuration(log).metadata.stamped_from
+    except (CorruptionError, NotFoundError):
+        return 0
+
+
 def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: bool) -> State:
     """Another state of the version after reading `state` failed: from a new listing if files were
     removed and `may_list`, else without the damaged checkpoint; otherwise raises `error`.

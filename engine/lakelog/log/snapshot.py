@@ -15,7 +15,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.dialects.commit_info import in_commit_timestamp
-from lakelog.dialects.log_content import FileCondition
+from lakelog.dialects.log_content import FileCondition, LogListing
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
@@ -29,8 +29,9 @@ from lakelog.log import properties
 from lakelog.log.base_checkpoint import Transform
 from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
 from lakelog.log.files import FilesPlan, FilesQuery, lazy_files, tombstone_columns
-from lakelog.log.opening import open_state, reopened
+from lakelog.log.opening import open_state, reopened, stamped_from
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
+from lakelog.log.segment import latest_version
 from lakelog.log.state import Provenance, State
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol
@@ -99,16 +100,30 @@ class LogSnapshot:
     def timestamp_ms(self) -> int | None:
         """Commit time of the version, in milliseconds since the Unix epoch.
 
-        The in-commit timestamp if the commit has one, else the modification time of the commit
-        file, adjusted to increase from commit to commit. None if the commit no longer exists.
+        The in-commit timestamp if the commit has one that the latest metadata declare valid, else
+        the modification time of the commit file, adjusted to increase from commit to commit. None
+        if the commit no longer exists.
         """
-        info = self.read_state(lambda state: state.last_commit_info)
-        at = in_commit_timestamp(info) if info is not None else None
+        log, at = self._state.log, self.in_commit_timestamp
+        listing = log.list_all()
         if at is not None:
-            return at
-        log = self._state.log
-        times = state_times(log, log.list_all()).filter(pl.col("version") == self.version)
+            since = self.stamped_from(listing)
+            if since is not None and self.version >= since:
+                return at
+        times = state_times(log, listing).filter(pl.col("version") == self.version)
         return int(times["timestamp"][0]) if times.height else None
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """The in-commit timestamp of the version's commit, or None, whether or not it applies."""
+        info = self.read_state(lambda state: state.last_commit_info)
+        return in_commit_timestamp(info) if info is not None else None
+
+    def stamped_from(self, listing: LogListing) -> int | None:
+        """`Metadata.stamped_from` of the latest version in a listing of the log."""
+        if self.version >= latest_version(listing, self.path):
+            return self.read_state(lambda state: state.metadata).stamped_from
+        return stamped_from(self._state.log)
 
     @property
     def protocol(self) -> Protocol:

@@ -167,7 +167,7 @@ def _found(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> dict[str, Any]
         "tableSizeBytes": snapshot.total_size(),
         "numMetadata": 1,
         "numProtocol": 1,
-        "inCommitTimestampOpt": snapshot.timestamp_ms,
+        "inCommitTimestampOpt": snapshot.in_commit_timestamp,
         "numDeletedRecordsOpt": deleted.sum(),
         "numDeletionVectorsOpt": deleted.count(),
         "metadata.id": metadata.id,
