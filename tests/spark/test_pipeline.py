@@ -274,6 +274,25 @@ def test_batch_is_written_once_and_with_the_columns_of_the_table(
     assert table.version() == 1
 
 
+def test_columns_of_a_created_table_are_nullable_and_keep_only_comments(
+    spark: Any, tmp_path: Path
+) -> None:
+    source = spark.range(2).selectExpr("id", "struct(1 AS one) AS nested")
+    kept = source.withMetadata("id", {"comment": "the number", "delta.columnMapping.id": 7})
+    kept.write.parquet(f"{tmp_path}/raw")
+    select = ["*", "'web' AS source"]
+    ingest = Ingest(mode="batch", batch_id=1, format="parquet", path=f"{tmp_path}/raw")
+    target = Target(path=f"{tmp_path}/t", create=True, storage_options={"unused": None})
+    pipeline = described(tmp_path, table=target, ingest=replace(ingest, select=select))
+    assert pipeline.run(spark, ["ingest"])["ingest"].rows == 2
+    text = lakelog.open(tmp_path / "t").snapshot().metadata.schema_string
+    fields = json.loads(str(text))["fields"]
+    assert {f["name"]: f["metadata"] for f in fields} == {
+        "id": {"comment": "the number"}, "nested": {}, "source": {}
+    }  # fmt: skip
+    assert all(f["nullable"] for f in [*fields, *fields[1]["type"]["fields"]])
+
+
 def test_sink_has_the_options_of_the_store_with_their_types(tmp_path: Path) -> None:
     lakelog.create(tmp_path / "t", {"id": pl.Int64})
     given = {"timeout": 30, "anon": None, "maxRetries": "7", "on": True, "more": {"a": [1.5]}}

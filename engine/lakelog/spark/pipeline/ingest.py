@@ -41,7 +41,7 @@ from lakelog.ingest.state import read_state
 from lakelog.spark.options import STORAGE_JSON
 from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
-from lakelog.spark.types import spark_schema
+from lakelog.spark.types import new_schema, spark_schema
 from lakelog.table import Table
 from lakelog.table_functions import create
 
@@ -418,7 +418,7 @@ def _created(frame: Any, target: Target) -> Table:
     try:
         return create(
             target.path,
-            frame.schema.json(),
+            new_schema(frame.schema),
             target.partition_by,
             configuration=dict(target.properties),
             storage_options=dict(target.storage_options),
