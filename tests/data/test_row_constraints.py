@@ -466,6 +466,26 @@ def test_identity_values_continue_after_the_last_one(tmp_path: Path, start: int,
     assert mark_of(table) == start + 4 * step
 
 
+@pytest.mark.parametrize("mapped_before", [True, False])
+def test_identity_values_of_a_column_renamed_since_are_not_generated_again_after_a_restore(
+    tmp_path: Path, mapped_before: bool
+) -> None:
+    table = identity(tmp_path)
+    mapping = {"delta.columnMapping.mode": "name"}
+    if mapped_before:
+        table.alter.set_properties(mapping)
+    table.append(named("a", "b"))
+    version = table.version()
+    if not mapped_before:
+        table.alter.set_properties(mapping)
+    table.alter.rename_column("id", "key")
+    table.append(named("c", "d"))
+    table.restore(version)
+    assert mark_of(table) == 4
+    table.append(named("e"))
+    assert rows(table) == [(1, "a"), (2, "b"), (5, "e")]
+
+
 def test_identity_values_are_never_generated_twice(tmp_path: Path) -> None:
     table = identity(tmp_path)
     table.append(named("a"))

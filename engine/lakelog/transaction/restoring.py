@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model import actions
+from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata
 from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import (
@@ -77,14 +77,21 @@ def _with_last_marks(current: Metadata, target: Metadata) -> str | None:
     """The schema to restore, in which identity columns do not generate a value again."""
     if HIGH_WATER_MARK not in (current.schema_string or ""):
         return target.schema_string
-    now = {f.name: f.metadata for f in current.schema.fields if HIGH_WATER_MARK in f.metadata}
+    now = _by_physical_name(current)
     marks = {}
-    for field in target.schema.fields:
-        if field.name in now and (step := field.metadata.get("delta.identity.step")):
-            known = [m.get(HIGH_WATER_MARK) for m in (now[field.name], field.metadata)]
-            marks[field.name] = (max if step > 0 else min)(m for m in known if m is not None)
+    for name, field in _by_physical_name(target).items():
+        if name in now and (step := field.metadata.get("delta.identity.step")):
+            known = [f.metadata.get(HIGH_WATER_MARK) for f in (now[name], field)]
+            if marked := [mark for mark in known if mark is not None]:
+                marks[field.name] = (max if step > 0 else min)(marked)
     schema = with_identity_marks(target.schema, marks)
     return target.schema_string if schema == target.schema else schema_text(schema)
+
+
+def _by_physical_name(metadata: Metadata) -> dict[str, contract.Field]:
+    """The columns by the name that renaming keeps."""
+    mode = metadata.column_mapping_mode
+    return {contract.physical_name(field, mode): field for field in metadata.schema.fields}
 
 
 def clustering_of(snapshot: LogSnapshot) -> str | None:
