@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -222,6 +223,19 @@ def test_a_location_with_a_password_is_not_displayed(tmp_path: Any) -> None:
     for each in (table, snapshot, table.transaction()):
         assert not holds_secret(repr(each))
     assert not holds_secret(table._repr_html_() + snapshot._repr_html_())
+
+
+@pytest.mark.parametrize("password", [SECRET, "S3cr3t%2BS3cr3t"])
+def test_password_of_a_location_is_redacted_where_a_driver_repeats_it_without_the_scheme(
+    password: str,
+) -> None:
+    location = f"s3://AK:{password}@tables/dn"
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
+    with pytest.raises(UnavailableError, match=r"Parameter validation failed: .*bucket") as caught:
+        lakelog.open(location, storage_options=options)
+    text = shown(caught.value)
+    assert f'bucket name "{REDACTED}@tables"' in text
+    assert not re.search("AK:|S3cr3t", text)
 
 
 def test_log_lines_are_redacted(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,8 @@ strings. The texts of every error, log line and span of lakelog are redacted.
 
 Removed are: the user and password of a URL; the values of query parameters and of settings
 with secret names, the ``Authorization`` header; and, wherever they occur, the
-secret values of the ``storage_options`` that stores were opened with.
+secret values of the ``storage_options`` that stores were opened with, and the passwords of their
+locations.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 REDACTED = "[redacted]"
 
@@ -50,6 +52,8 @@ _RULES = (
 _MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
 _OPTION = re.compile(rf"^{_NAME}$|^key$|connection_?string", re.IGNORECASE)
 
+# User and password of a URL, without the scheme; a user alone is Azure's name of a container.
+_LOGIN = re.compile(r"://([^/\s@?#:]*:([^/\s@?#]+))@")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
 
 _secrets: dict[str, None] = {}
@@ -95,8 +99,22 @@ def register_secrets(options: Mapping[str, Any] | None) -> None:
         elif (
             isinstance(value, str) and len(value) >= _LEAST_CHARACTERS and _OPTION.search(str(name))
         ):
-            _secrets.pop(value, None)
-            _secrets[value] = None
+            _register(value)
+
+
+def register_location(location: str) -> None:
+    """Redact user and password of a URL from now on: drivers repeat them without the scheme."""
+    for login, password in _LOGIN.findall(location):
+        for text in (login, unquote(login)):
+            _register(text)
+        for text in (password, unquote(password)):
+            if len(text) >= _LEAST_CHARACTERS:
+                _register(text)
+
+
+def _register(secret: str) -> None:
+    _secrets.pop(secret, None)
+    _secrets[secret] = None
     while len(_secrets) > _MOST_SECRETS:
         del _secrets[next(iter(_secrets))]
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
-from lakelog.redaction import scrub
+from lakelog.redaction import redact, scrub
 
 ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.1
@@ -128,7 +128,13 @@ def class_names(error: BaseException | None) -> frozenset[str]:
 
 
 def describe(error: BaseException) -> str:
-    """An error's type and first line; its credentials are removed, there and in the error."""
+    """An error's type and first line, with the next one if that is only its heading; its
+    credentials are removed, there and in the error.
+    """
     scrub(error)
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    text = redact(str(error))
+    first, _, rest = text.partition("\n")
+    if first.rstrip().endswith(":"):
+        first = " ".join((first, *rest.split("\n", 1)[0].split()))
+    first = first.strip()[:300]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

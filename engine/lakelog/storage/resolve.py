@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import InvalidInputError, MissingDependencyError, UnavailableError
-from lakelog.redaction import register_secrets, scrub
+from lakelog.redaction import register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 
@@ -170,6 +170,7 @@ def open_store(
         UnavailableError: The driver rejects the options.
     """
     text = os.fspath(location)
+    register_location(text)
     register_secrets(storage_options)
     require_location(text)
     if text.startswith("file:"):
