@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 import lakelog
 from lakelog import Table
 from lakelog.errors import (
+    CorruptionError,
     DuplicateFileError,
     InvalidInputError,
     NotFoundError,
@@ -23,7 +24,7 @@ from lakelog.errors import (
 from lakelog.transaction.runtime import Runtime
 from tests.budget import rng_of, share_of
 from tests.data.vector_writer import inline
-from tests.handmade import Handmade, add, field, metadata, protocol
+from tests.handmade import Handmade, add, field, metadata, protocol, remove
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = {"id": pl.Int64, "p": pl.String}
@@ -326,6 +327,50 @@ def test_commits_of_an_unknown_protocol_that_was_dropped_later_are_refused(tmp_p
     ):
         with pytest.raises(UnsupportedFeatureError, match="futureReader"):
             refused.collect()
+
+
+def test_changes_over_a_new_partitioning_have_null_in_its_columns_for_earlier_files(
+    tmp_path: Path,
+) -> None:
+    first, second = (pl.DataFrame({"id": [n], name: [n]}) for n, name in ((1, "a"), (2, "b")))
+    deltalake.write_deltalake(tmp_path, first.to_arrow(), partition_by=["a"])
+    new: Any = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": ["b"]}
+    deltalake.write_deltalake(tmp_path, second.to_arrow(), **new)
+    lakelog.open(tmp_path).append(second)
+    feed = lakelog.open(tmp_path).changes(0)
+    expected = [(1, None, "insert", 0), (1, None, "delete", 1), (2, 2, "insert", 1)]
+    expected.append((2, 2, "insert", 2))
+    assert feed.select("id", "b", KIND, VERSION).collect().rows() == expected
+    assert feed.filter(pl.col("b").is_null()).collect()["id"].to_list() == [1, 1]
+    assert feed.filter(pl.col("b") == 2).collect()[VERSION].to_list() == [1, 2]
+
+
+def test_removes_without_partition_values_of_a_table_that_is_partitioned_later_are_read(
+    tmp_path: Path,
+) -> None:
+    log = Handmade(tmp_path)
+    for name, frame in {"a": pl.DataFrame({"id": [1]}), "b": pl.DataFrame({"id": [2]})}.items():
+        frame.write_parquet(tmp_path / name)
+    size = (tmp_path / "a").stat().st_size
+    log.commit(0, protocol(), metadata(field("id")), add("a", size))
+    columns = field("id"), field("p", "string")
+    added = add("b", size, partitionValues={"p": "x"})
+    log.commit(1, metadata(*columns, partitioned=["p"]), remove("a"), added)
+    removed = (1, None, "delete", 1), (2, "x", "insert", 1)
+    for first, expected in ((0, ((1, None, "insert", 0), *removed)), (1, removed)):
+        feed = log.table.changes(first).select("id", "p", KIND, VERSION)
+        assert feed.collect().rows() == list(expected)
+
+
+def test_partition_value_that_a_file_of_the_same_schema_lacks_is_an_error(tmp_path: Path) -> None:
+    log = Handmade(tmp_path)
+    pl.DataFrame({"id": [1]}).write_parquet(tmp_path / "a")
+    columns = field("id"), field("p", "string")
+    log.commit(0, protocol(), metadata(field("id")))
+    added = add("a", (tmp_path / "a").stat().st_size)
+    log.commit(1, metadata(*columns, partitioned=["p"]), added)
+    with pytest.raises(CorruptionError, match="'p' is missing"):
+        log.table.changes(0).collect()
 
 
 def test_partition_column_of_a_chosen_commit_that_became_a_data_column_raises(

@@ -11,8 +11,8 @@ Version, time and kind of a change are constant per file and are read as partiti
 conditions on them skip files, and many files of many commits are read in one pass.
 
 Rows are read with the schema of the last version. The schemas before it in the range must be
-readable with it: the same types or narrower ones, the same partition columns, and columns that kept
-their names in files.
+readable with it: the same types or narrower ones, and columns that kept their names in files. A
+column that partitions the table in one of two schemas does so in the other, or is not in it.
 
 Source: Delta protocol, Add CDC File; Change Data Files; Reader Requirements for AddCDCFile;
 Deletion Vectors.
@@ -76,6 +76,11 @@ _MAP = pl.Map(pl.String(), pl.String())
 _OTHER_VECTOR = "\x00dv"
 _OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in actions.DV_COLUMNS)
 _ACTION_COLUMNS = ("version", "actionType", *FILE_COLUMNS, "dataChange", "dvId")
+
+_SINCE, _ABSENT = "\x00since", "\x00absent"
+
+_Absent = dict[int, list[str]]
+"""For each version with metadata, the partition columns that its files do not have, in order."""
 
 Open = Callable[[int | None], LogSnapshot]
 
@@ -245,20 +250,25 @@ class _Feed:
     def _chunks(self, where: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The files with changes, of about 64 MB of commits at a time."""
 
-        def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], LogListing]:
+        def begin(
+            listing: LogListing,
+        ) -> tuple[pl.DataFrame, list[list[CommitFile]], LogListing, _Absent]:
             end = self.snapshot.version
             selected = self._selected(
                 commits_between(self.log, listing, self.start, end, whole=True), where
             )
+            absent: _Absent = {}
             if selected:
-                self._require_readable(self._before(selected[0].version), selected[0].version)
+                first = selected[0].version
+                absent[first - 1] = self._absent_partitions(self._before(first), first)
             chunks = list(by_size(selected))
-            return self._changes_of(chunks[0] if chunks else [], listing), chunks[1:], listing
+            files = self._changes_of(chunks[0] if chunks else [], listing, absent)
+            return files, chunks[1:], listing, absent
 
-        files, rest, listing = with_stable_listing(self.log, begin)
+        files, rest, listing, absent = with_stable_listing(self.log, begin)
         yield files
         for chunk in rest:
-            yield self._changes_of(chunk, listing)
+            yield self._changes_of(chunk, listing, absent)
 
     def _are_last(self, version: int) -> bool:
         """Whether the last protocol and metadata are older than a commit."""
@@ -296,11 +306,15 @@ class _Feed:
             return [commits[row] for row in rows]
         return commits[rows[0] : rows[-1] + 1]
 
-    def _changes_of(self, commits: Sequence[CommitFile], listing: LogListing) -> pl.DataFrame:
+    def _changes_of(
+        self, commits: Sequence[CommitFile], listing: LogListing, absent: _Absent
+    ) -> pl.DataFrame:
+        """The files with changes of commits; their metadata adds to `absent`."""
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
         self.log.check_protocols(actions.of_type(decoded.meta, "protocol"))
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
-            self._require_readable(Metadata.from_row(row), row["version"])
+            version = row["version"]
+            absent[version] = self._absent_partitions(Metadata.from_row(row), version)
         files = _changed_files(decoded)
         at = times_of(
             commit_times(listing.commits),
@@ -311,7 +325,7 @@ class _Feed:
         metadata = self.snapshot.metadata
         physical = _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
         partitions = [name for name, (_, is_partition) in physical.items() if is_partition]
-        return _with_constants(_with_null_partitions(files, partitions))
+        return _with_constants(_with_null_partitions(files, partitions, absent))
 
     def _chosen(self, files: pl.DataFrame, where: pl.Expr | None) -> pl.DataFrame:
         """The files that may hold a matching change."""
@@ -339,13 +353,16 @@ class _Feed:
         protocol = self.snapshot.protocol
         return FilesQuery(self.log.dialect, lambda: protocol, lambda: metadata, where)
 
-    def _require_readable(self, earlier: Metadata | None, version: int) -> None:
-        """Refuse a schema of the range whose files cannot be read with the last one."""
+    def _absent_partitions(self, earlier: Metadata | None, version: int) -> list[str]:
+        """The partition columns that an earlier schema does not have, by their physical names.
+
+        Refuses a schema of the range whose files cannot be read with the last one.
+        """
         end = self.snapshot.metadata
         if earlier is None:
-            return
+            return []
         if all(getattr(earlier, name) == getattr(end, name) for name in _OF_FILES):
-            return
+            return []
         if (moved := moved_column(earlier, end)) is not None:
             names = "one name in all files of the range", "another name in earlier files"
             raise self._unreadable(version, moved, *names)
@@ -364,6 +381,7 @@ class _Feed:
                 f"{contract.type_text(field.type)}, {kind[is_partition]}",
                 f"{contract.type_text(old.type)}, {kind[was_partition]}",
             )
+        return [name for name, (_, is_part) in after.items() if is_part and name not in before]
 
     def _unreadable(
         self, version: int, column: str, expected: str, found: str
@@ -432,23 +450,28 @@ def _vector_changes(
         ).drop("otherId", "otherValues")
 
 
-def _with_null_partitions(files: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """The files with all partition values: Spark leaves null values out of a remove."""
+def _with_null_partitions(
+    files: pl.DataFrame, names: Sequence[str], absent: _Absent
+) -> pl.DataFrame:
+    """The files with all partition values: null for columns that were added after the file, and
+    because Spark leaves null values out of a remove.
+    """
+    is_remove = pl.col("actionType") == "remove"
+    schema = pl.Schema({_SINCE: pl.Int64(), _ABSENT: pl.List(pl.String())})
+    eras = pl.DataFrame(list(absent.items()), schema=schema, orient="row")
+    # A commit removes files of the schema before it; the files are in this order too.
+    since = (pl.col("version") - is_remove.cast(pl.Int64)).alias(_SINCE)
+    files = files.with_columns(since).join_asof(eras, on=_SINCE)
     values = pl.col("partitionValues")
-    known = values.map.keys()
-    missing = [
-        pl.when(pl.col("actionType") == "remove", ~known.list.contains(name))
-        .then(
-            pl.concat_list(
-                pl.struct(pl.lit(name).alias("key"), pl.lit(None, pl.String).alias("value"))
-            )
-        )
-        .otherwise([])
-        for name in names
-    ]
-    return files.with_columns(
-        pl.concat_list(values.map.entries(), *missing).cast(_MAP).alias("partitionValues")
-    )
+    missing = []
+    for name in names:
+        has = values.map.keys().list.contains(name)
+        is_absent = pl.col(_ABSENT).list.contains(name)
+        null = pl.struct(pl.lit(name).alias("key"), pl.lit(None, pl.String).alias("value"))
+        is_null = (is_remove & ~has) | (is_absent & ~has.fill_null(value=False))
+        missing.append(pl.when(is_null).then(pl.concat_list(null)).otherwise([]))
+    entries = pl.concat_list(values.map.entries().fill_null([]), *missing)
+    return files.with_columns(entries.cast(_MAP).alias("partitionValues")).drop(_SINCE, _ABSENT)
 
 
 def _with_constants(files: pl.DataFrame) -> pl.DataFrame:
