@@ -151,6 +151,27 @@ def test_mapped_columns_and_their_ids_are_restored(tmp_path: Path) -> None:
     assert state(table.snapshot()) == state(table.snapshot(2))
 
 
+def test_protected_checkpoints_stay_protected_but_not_in_a_clone(tmp_path: Path) -> None:
+    key, feature = "delta.requireCheckpointProtectionBeforeVersion", "checkpointProtection"
+    table = new_table(tmp_path / "table")
+
+    def protected(table: Table) -> str | None:
+        return table.snapshot().metadata.configuration.get(key)
+
+    with table.transaction() as tx:
+        tx.set_protocol(features=[feature])
+        tx.set_metadata(configuration={key: "9"})
+    table.append(rows(1))
+    table.restore(0)
+    assert protected(table) == "9"
+    table.alter.set_properties({key: "20"})
+    table.restore(1)
+    assert protected(table) == "20"
+    assert protected(table.clone(tmp_path / "clone")) is None
+    lakelog.create(tmp_path / "table", SCHEMA, mode="overwrite")
+    assert protected(table) == "20"
+
+
 def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(rows(1))

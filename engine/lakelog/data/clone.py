@@ -31,7 +31,7 @@ from lakelog.storage.bounded import bounded
 from lakelog.storage.containment import Reach
 from lakelog.transaction.create import NewTable
 from lakelog.transaction.file_rules import with_partition_keys
-from lakelog.transaction.metadata_changes import with_tracking_columns
+from lakelog.transaction.metadata_changes import CHECKPOINT_PROTECTION, with_tracking_columns
 from lakelog.transaction.operations import CommitArguments, CommitDescription, Operation
 from lakelog.transaction.row_tracking import DOMAIN, ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from lakelog.transaction.runtime import Runtime
@@ -39,6 +39,7 @@ from lakelog.transaction.runtime import Runtime
 _OF_THE_LOG = (
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
+    CHECKPOINT_PROTECTION,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
 )

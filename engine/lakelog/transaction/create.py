@@ -21,7 +21,12 @@ from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.commit_content import Description
 from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
 from lakelog.transaction.log_tail import LogTails
-from lakelog.transaction.metadata_changes import metadata_row, protocol_row, settled_metadata
+from lakelog.transaction.metadata_changes import (
+    CHECKPOINT_PROTECTION,
+    metadata_row,
+    protocol_row,
+    settled_metadata,
+)
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.pending_commit import PendingCommit, Reads
 from lakelog.transaction.runtime import Runtime
@@ -157,6 +162,7 @@ _KEPT = (
     "delta.enableRowTracking",
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablement",
+    CHECKPOINT_PROTECTION,
 )
 """Properties that earlier versions of the table still need."""
 

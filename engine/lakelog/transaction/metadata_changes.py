@@ -150,6 +150,7 @@ def with_identity_marks(schema: contract.Struct, marks: Mapping[str, int]) -> co
 
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 _MAPPED = ("name", "id")
 
 

@@ -1,10 +1,11 @@
 """The difference between a version and an earlier one that is restored.
 
 The protocol is never downgraded, because versions in between need it. Properties that describe the
-log, the greatest column id, and the last values of identity columns are kept.
+log, the greatest column id, the version up to which checkpoints are protected, and the last values
+of identity columns are kept.
 
 Source: Delta Lake, RestoreTableCommand. Delta protocol, Protocol Evolution; In-Commit Timestamps;
-Column Mapping.
+Column Mapping; Checkpoint Protection.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata
 from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import (
+    CHECKPOINT_PROTECTION,
     HIGH_WATER_MARK,
     MAX_COLUMN_ID,
     with_identity_marks,
@@ -30,6 +32,7 @@ _OF_THE_LOG = (
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
 )
+_GREATEST = (MAX_COLUMN_ID, CHECKPOINT_PROTECTION)
 
 
 class Restored(NamedTuple):
@@ -56,9 +59,10 @@ def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] |
     now = current.configuration
     configuration: dict[str, str | None] = dict.fromkeys(now) | dict(target.configuration)
     configuration |= {key: now.get(key, configuration.get(key)) for key in _OF_THE_LOG}
-    ids = [m.configuration.get(MAX_COLUMN_ID) for m in (current, target)]
-    if known := [int(text) for text in ids if text and text.isdecimal()]:
-        configuration[MAX_COLUMN_ID] = str(max(known))
+    for key in _GREATEST:
+        found = [m.configuration.get(key) for m in (current, target)]
+        if known := [int(text) for text in found if text and text.isdecimal()]:
+            configuration[key] = str(max(known))
     set_, kept = {k: v for k, v in configuration.items() if v is not None}, dict(now)
     target = replace(target, schema_string=_with_last_marks(current, target))
     facts = ("schema_string", "partition_columns", "name", "description")
