@@ -7,7 +7,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from lakelog.errors import InvalidInputError
+import lakelog
+from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.redaction import redact
 from lakelog.storage import open_store
 
@@ -102,3 +103,38 @@ def test_secrets_are_redacted_under_every_option_name() -> None:
             {"azure_storage_sas_key": "s3cr3t-signature", "nonsense://": 1, "account_name": ""},
         )
     assert "s3cr3t" not in redact("failed with s3cr3t-signature")
+
+
+S3: dict[str, Any] = {
+    "key": "k",
+    "secret": "s",
+    "endpoint_url": "http://127.0.0.1:9",
+    "region": "us-east-1",
+    "config_kwargs": {"retries": {"max_attempts": 0}},
+}
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "reason"),
+    [
+        ("s3://b/t", S3 | {"regoin": "x"}, "'regoin'"),
+        ("s3://b/t", S3 | {"client_kwargs": {"regoin": "x"}}, "'regoin'"),
+        ("s3://b/t", S3 | {"endpoint_url": "127.0.0.1:9"}, "Invalid endpoint: 127.0.0.1:9"),
+        ("s3://b/t", S3 | {"secret": None}, "missing: aws_secret_access_key"),
+        ("s3://b/t", S3 | {"profile": "nope"}, r"profile \(nope\)"),
+        ("gs://b/t", {"google_service_account_key": '{"a": "b"}'}, "missing fields .*client_email"),
+    ],
+    ids=["name", "nested name", "endpoint", "no secret", "profile", "key of an account"],
+)
+def test_wrong_name_or_value_of_an_option_is_invalid_input(
+    location: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        lakelog.open(location, storage_options=options)
+    assert caught.value.path == location
+    assert "storage_options" in str(caught.value.hint)
+
+
+def test_valid_options_of_a_store_that_does_not_answer_are_not_invalid_input() -> None:
+    with pytest.raises(UnavailableError, match="EndpointConnectionError"):
+        lakelog.open("s3://b/t", storage_options=S3)

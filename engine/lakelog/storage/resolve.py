@@ -10,8 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from lakelog.errors import InvalidInputError, MissingDependencyError, UnavailableError
-from lakelog.redaction import register_location, register_secrets, scrub
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    MissingDependencyError,
+    UnavailableError,
+)
+from lakelog.redaction import register_location, register_secrets
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 
@@ -19,18 +24,24 @@ if TYPE_CHECKING:
     from lakelog.storage.cloud import Cloud
 
 
+# Names of the errors, and of their bases, that drivers raise for options when they are opened.
+_OPTION_ERRORS = frozenset(
+    ("ValueError", "TypeError", "LookupError", "PartialCredentialsError", "ProfileNotFound")
+)
+
+
 class _Driver(NamedTuple):
     """The module of an object store, imported on first use."""
 
     with_defaults: Callable[[dict[str, Any]], dict[str, Any]]
     cloud: Callable[[], Cloud]
-    tune: Callable[[Any], None] = lambda _filesystem: None
+    prepare: Callable[[Any], None] = lambda _filesystem: None
 
 
 def _load_s3() -> _Driver:
     from lakelog.storage import s3
 
-    return _Driver(s3.with_defaults, s3.S3)
+    return _Driver(s3.with_defaults, s3.S3, s3.make_session)
 
 
 def _load_azure() -> _Driver:
@@ -164,10 +175,10 @@ def open_store(
             (``AWS_REGION``, ``azure_storage_account_name``), in upper or lower case.
 
     Raises:
-        InvalidInputError: The location is empty or a file, its protocol is unknown, or two options
-            have the same meaning.
+        InvalidInputError: The location is empty or a file, its protocol is unknown, two options
+            have the same meaning, or the driver rejects the name or value of an option.
         MissingDependencyError: The protocol's driver is not installed.
-        UnavailableError: The driver rejects the options.
+        UnavailableError: The driver failed for another reason, such as the network.
     """
     text = os.fspath(location)
     register_location(text)
@@ -233,6 +244,7 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             options = kind.load().with_defaults(kind.options(options))
             register_secrets(options)
         filesystem, base = fsspec.core.url_to_fs(url, **options)
+        return store_of(filesystem, base, url)
     except ImportError as cause:
         if kind is None:
             package = f"{protocol}fs"
@@ -244,21 +256,25 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             found=str(cause),
             hint=f"pip install {package}",
         ) from cause
-    except ValueError as cause:
-        scrub(cause)
-        raise InvalidInputError(
-            f"the location cannot be opened: {cause}",
-            path=url,
-            expected="a protocol that fsspec knows, and options that its driver takes",
-        ) from cause
+    except LakelogError:
+        raise
     except Exception as cause:
-        scrub(cause)
+        from lakelog.storage.conditional import class_names, describe
+
+        if class_names(cause) & _OPTION_ERRORS:
+            # gcsfs tries a second format of credentials: the first error has the reason.
+            reason = cause.__context__ if isinstance(cause, KeyError) else None
+            raise InvalidInputError(
+                f"the location cannot be opened: {describe(reason or cause)}",
+                path=url,
+                expected="a protocol that fsspec knows, and options that its driver takes",
+                hint="check the names and values of storage_options",
+            ) from cause
         raise UnavailableError(
-            f"the store cannot be opened: {type(cause).__name__}: {cause}",
+            f"the store cannot be opened: {describe(cause)}",
             path=url,
             hint="check storage_options and credentials",
         ) from cause
-    return store_of(filesystem, base, url)
 
 
 def store_of(filesystem: Any, base: str, root: str) -> LogStore:
@@ -278,6 +294,6 @@ def store_of(filesystem: Any, base: str, root: str) -> LogStore:
             from lakelog.storage.cloud import CloudStore
 
             driver = kind.load()
-            driver.tune(filesystem)
+            driver.prepare(filesystem)
             return CloudStore(filesystem, base, root, driver.cloud())
     return FsspecStore(filesystem, base, root)

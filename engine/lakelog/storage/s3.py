@@ -18,6 +18,8 @@ from contextvars import ContextVar
 from importlib import metadata
 from typing import Any
 
+from fsspec.asyn import sync
+
 from lakelog.storage.base import FileEntry, report_progress
 from lakelog.storage.cloud import Names, Page, delete_one
 from lakelog.storage.conditional import (
@@ -55,6 +57,13 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     """Storage options with default time-outs and connection pool."""
     config = {**_CONFIG, **(options.get("config_kwargs") or {})}
     return {**options, "config_kwargs": config}
+
+
+def make_session(filesystem: Any) -> None:
+    """Make the session and client, which s3fs defers to the first request: this checks the names
+    and values of the options, without a request to the store.
+    """
+    sync(filesystem.loop, filesystem.set_session, timeout=deadline_s(0))
 
 
 class S3:
