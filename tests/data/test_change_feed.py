@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from pathlib import Path
 from typing import Any
@@ -299,11 +300,21 @@ def test_incompatible_schema_change_raises_with_column_and_version(
     table.append(pl.DataFrame({"id": ["x"], "p": ["a"]}))
     with pytest.raises(UnsupportedFeatureError, match="schema changed") as caught:
         table.changes(1).collect()
-    assert (caught.value.column, caught.value.version) == ("id", 1)
+    assert (caught.value.column, caught.value.version) == ("id", 2)
+    assert caught.value.hint == (
+        "leave out version 2: read the versions 1 to 1 and 3 to 3 separately"
+    )
     assert changed(table.changes(1, 1)) == [(1, "a", "insert", 1)]
     assert table.changes(3).collect()["id"].to_list() == ["x"]
     with pytest.raises(UnsupportedFeatureError, match="schema changed"):
         table.changes(2).collect()
+    with pytest.raises(UnsupportedFeatureError, match="leave out version 2: start at the next"):
+        table.changes(2, 2).collect()
+    followed = []
+    for version, changes in table.follow(0, stop=lambda: True):
+        with contextlib.suppress(UnsupportedFeatureError):
+            followed.append((version, changes.collect().height))
+    assert followed == [(0, 0), (1, 1), (3, 1)]
     # A condition chooses commits; their schema may be that of a commit that it does not choose.
     with pytest.raises(UnsupportedFeatureError, match="schema changed"):
         table.changes(0).filter(pl.col(VERSION) == 1).collect()

@@ -48,6 +48,7 @@ from lakelog.log.history import (
     by_size,
     commits_between,
     decoded_commits,
+    lazy_actions,
     times_of,
     with_stable_listing,
 )
@@ -260,7 +261,7 @@ class _Feed:
             absent: _Absent = {}
             if selected:
                 first = selected[0].version
-                absent[first - 1] = self._absent_partitions(self._before(first), first)
+                absent[first - 1] = self._absent_partitions(self._before(first))
             chunks = list(by_size(selected))
             files = self._changes_of(chunks[0] if chunks else [], listing, absent)
             return files, chunks[1:], listing, absent
@@ -313,8 +314,7 @@ class _Feed:
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
         self.log.check_protocols(actions.of_type(decoded.meta, "protocol"))
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
-            version = row["version"]
-            absent[version] = self._absent_partitions(Metadata.from_row(row), version)
+            absent[row["version"]] = self._absent_partitions(Metadata.from_row(row))
         files = _changed_files(decoded)
         at = times_of(
             commit_times(listing.commits),
@@ -322,8 +322,7 @@ class _Feed:
             lambda: self.snapshot.stamped_from(listing),
         ).with_columns(as_time("timestamp"))
         files = files.join(at, on="version", how="left", maintain_order="left")
-        metadata = self.snapshot.metadata
-        physical = _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
+        physical = self._physical(self.snapshot.metadata)
         partitions = [name for name, (_, is_partition) in physical.items() if is_partition]
         return _with_constants(_with_null_partitions(files, partitions, absent))
 
@@ -353,48 +352,77 @@ class _Feed:
         protocol = self.snapshot.protocol
         return FilesQuery(self.log.dialect, lambda: protocol, lambda: metadata, where)
 
-    def _absent_partitions(self, earlier: Metadata | None, version: int) -> list[str]:
+    def _absent_partitions(self, earlier: Metadata | None) -> list[str]:
         """The partition columns that an earlier schema does not have, by their physical names.
 
         Refuses a schema of the range whose files cannot be read with the last one.
         """
         end = self.snapshot.metadata
-        if earlier is None:
+        if earlier is None or all(getattr(earlier, n) == getattr(end, n) for n in _OF_FILES):
             return []
-        if all(getattr(earlier, name) == getattr(end, name) for name in _OF_FILES):
-            return []
-        if (moved := moved_column(earlier, end)) is not None:
-            names = "one name in all files of the range", "another name in earlier files"
-            raise self._unreadable(version, moved, *names)
-        before, after = (
-            _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
-            for metadata in (earlier, end)
-        )
-        for name, (field, is_partition) in after.items():
-            old, was_partition = before.get(name, (field, is_partition))
-            if was_partition == is_partition and _is_readable(old.type, field.type):
-                continue
-            kind = ("a data column", "a partition column")
-            raise self._unreadable(
-                version,
-                field.name,
-                f"{contract.type_text(field.type)}, {kind[is_partition]}",
-                f"{contract.type_text(old.type)}, {kind[was_partition]}",
-            )
+        if (difference := self._unreadable_column(earlier)) is not None:
+            raise self._refusal(*difference)
+        before, after = self._physical(earlier), self._physical(end)
         return [name for name, (_, is_part) in after.items() if is_part and name not in before]
 
-    def _unreadable(
-        self, version: int, column: str, expected: str, found: str
-    ) -> UnsupportedFeatureError:
+    def _physical(self, metadata: Metadata) -> dict[str, tuple[contract.Field, bool]]:
+        """Top-level columns by their names in data files, and whether they partition the table."""
+        mapping = honoured_mapping(self.snapshot.protocol, metadata)
+        return {
+            contract.physical_name(f, mapping): (f, f.name in metadata.partition_columns)
+            for f in metadata.schema.fields
+        }
+
+    def _unreadable_column(self, earlier: Metadata) -> tuple[str, str, str] | None:
+        """A column that the last schema cannot read from files of an earlier one, with what it can
+        read and what the files have.
+        """
+        end = self.snapshot.metadata
+        if (moved := moved_column(earlier, end)) is not None:
+            return moved, "one name in all files of the range", "another name in earlier files"
+        before = self._physical(earlier)
+        kind = ("a data column", "a partition column")
+        for name, (field, is_partition) in self._physical(end).items():
+            old, was_partition = before.get(name, (field, is_partition))
+            if was_partition != is_partition or not _is_readable(old.type, field.type):
+                expected = f"{contract.type_text(field.type)}, {kind[is_partition]}"
+                return (
+                    field.name,
+                    expected,
+                    f"{contract.type_text(old.type)}, {kind[was_partition]}",
+                )
+        return None
+
+    def _refusal(self, column: str, expected: str, found: str) -> UnsupportedFeatureError:
+        changed = self._changed_at()
+        ranges = [(self.start, changed - 1), (changed + 1, self.snapshot.version)]
+        readable = [f"{first} to {last}" for first, last in ranges if first <= last]
+        hint = f"leave out version {changed}: read the versions {' and '.join(readable)} separately"
+        if not readable:
+            hint = (
+                f"leave out version {changed}: start at the next version; a loop over follow "
+                "continues with it if it catches this error"
+            )
         return UnsupportedFeatureError(
             "the schema changed in the range, and one schema cannot read all of its files",
             path=self.log.table,
-            version=version,
+            version=changed,
             column=column,
             expected=expected,
             found=found,
-            hint="read the changes before and after the schema change separately",
+            hint=hint,
         )
+
+    def _changed_at(self) -> int:
+        """The last commit of the range with a schema that cannot read files before it."""
+        changed = self.snapshot.version
+        is_metadata = pl.col("actionType") == "metaData"
+        rows = lazy_actions(self.log, self.start, changed).filter(is_metadata).collect()
+        for row in reversed(rows.rows(named=True)):
+            if self._unreadable_column(Metadata.from_row(row)) is not None:
+                break
+            changed = row["version"]
+        return changed
 
 
 def _changed_files(decoded: Actions) -> pl.DataFrame:
@@ -486,14 +514,6 @@ def _with_constants(files: pl.DataFrame) -> pl.DataFrame:
         *(pl.struct(pl.lit(k).alias("key"), v.alias("value")) for k, v in text.items()),
     )
     return files.with_columns(entries.cast(_MAP).alias("partitionValues"))
-
-
-def _physical(metadata: Metadata, mapping: str) -> dict[str, tuple[contract.Field, bool]]:
-    """Top-level columns by their names in data files, and whether they partition the table."""
-    return {
-        contract.physical_name(f, mapping): (f, f.name in metadata.partition_columns)
-        for f in metadata.schema.fields
-    }
 
 
 def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
