@@ -23,7 +23,7 @@ from lakelog.demo import make_table
 from lakelog.storage.local import LocalStore
 from lakelog.testing import InjectingStore
 from perf import generate
-from tests.handmade import Handmade, add, field, info, metadata, remove
+from tests.handmade import Handmade, add, field, info, metadata, protocol, remove
 from tests.report.conftest import Shown
 
 FIGURES = 8
@@ -256,6 +256,22 @@ def test_missing_altair_error_names_the_extra(
     assert raised.value.hint == "pip install 'lakelog[plot]'"
     with pytest.raises(MissingDependencyError):
         demo.report("report.html")
+
+
+def test_partition_values_before_year_1_are_drawn(tmp_path: Path) -> None:
+    fields = field("id"), field("at", "timestamp"), field("local", "timestamp_ntz")
+    values = {"at": "-9999-12-31T23:59:59.999999Z", "local": "-0044-03-15 12:00:00"}
+    for partitioned in (["at"], ["at", "local"]):
+        made = Handmade(tmp_path / str(len(partitioned)))
+        kept = {name: values[name] for name in partitioned}
+        made.commit(0, protocol(), metadata(*fields, partitioned=partitioned))
+        made.commit(1, *(add(f"{n}", 1, partitionValues=kept) for n in range(2)))
+        page = tmp_path / "page.html"
+        made.table.report(page)
+        texts = "".join(parsed(page).texts)
+        assert "at=-9999-12-31 23:59:59.999999+00:00" in texts
+        assert ("local=-0044-03-15 12:00:00" in texts) == (len(partitioned) > 1)
+        assert "-9999-12-31" in made.table.doctor().measures.largest_partition
 
 
 def test_partitions_of_one_column_are_bars_of_the_largest(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ from lakelog.maintenance.diagnose import (
 from lakelog.maintenance.vacuum import Vacuum, listed_files
 from lakelog.redaction import redact
 
-PARTITION = "partition."
+_PARTITION = "partition."
 _EXAMPLES = 3
 _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
 
@@ -146,7 +146,7 @@ def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame
     it, named ``partition.<column>``), ``files``, ``size_bytes``, and the number and size of files
     below `small_bytes`. A table without partitions has one row.
     """
-    keys = [f"{PARTITION}{name}" for name in snapshot.metadata.partition_columns]
+    keys = [f"{_PARTITION}{name}" for name in snapshot.metadata.partition_columns]
     size = pl.col("size").fill_null(0)
     is_small = size < small_bytes
     aggregates = (
@@ -160,10 +160,22 @@ def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame
     return found.sort("size_bytes", *keys, descending=[True, *(False for _ in keys)]).collect()
 
 
-def partition_label(row: dict[str, Any]) -> str:
-    """The values of a row of `partition_sizes` as text."""
-    values = {k.removeprefix(PARTITION): v for k, v in row.items() if k.startswith(PARTITION)}
-    return ", ".join(f"{k}={'null' if v is None else v}" for k, v in values.items())
+def partition_texts(sizes: pl.DataFrame) -> list[pl.Series]:
+    """The partition columns of `partition_sizes` as text; years may exceed Python's range."""
+    columns = [column for column in sizes.get_columns() if column.name.startswith(_PARTITION)]
+    return [_as_text(c).fill_null("null").alias(c.name.removeprefix(_PARTITION)) for c in columns]
+
+
+def partition_labels(sizes: pl.DataFrame) -> pl.Series:
+    """The values of each row of `partition_sizes` as one text."""
+    texts = [f"{column.name}=" + column for column in partition_texts(sizes)]
+    return pl.select(pl.concat_str(texts, separator=", ").alias("partition")).to_series()
+
+
+def _as_text(values: pl.Series) -> pl.Series:
+    if isinstance(values.dtype, pl.Datetime):
+        return values.dt.to_string("%Y-%m-%d %H:%M:%S%.f" + ("%:z" * bool(values.dtype.time_zone)))
+    return values.cast(pl.String, strict=False)
 
 
 def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
@@ -190,7 +202,7 @@ def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
             "largest_partition_bytes": int(sizes["size_bytes"][0]),
             "median_partition_bytes": int(sizes["size_bytes"].median() or 0),  # type: ignore[arg-type] # a number
         }
-        return found | {"largest_partition": partition_label(sizes.row(0, named=True))}
+        return found | {"largest_partition": partition_labels(sizes.head(1))[0]}
     return found
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from lakelog.display import size_text
 from lakelog.errors import MissingDependencyError
 from lakelog.health.activity import Activity, bucket, in_buckets, main_values
-from lakelog.health.survey import PARTITION, partition_label
+from lakelog.health.survey import partition_labels, partition_texts
 
 if TYPE_CHECKING:
     import altair as alt
@@ -158,25 +158,23 @@ def partition_figure(sizes: pl.DataFrame) -> alt.Chart | None:
     """A heat map of the first two partition columns, or bars of the largest partitions, or None."""
     import altair as alt
 
-    keys = [name for name in sizes.columns if name.startswith(PARTITION)]
-    if not keys or not sizes.height:
+    texts = partition_texts(sizes)
+    if not texts or not sizes.height:
         return None
-    text = [pl.col(k).cast(pl.String, strict=False).fill_null("null") for k in keys[:2]]
     tooltip = [
         alt.Tooltip("partition:N", title="partition"),
         alt.Tooltip("files:Q", format=",", title="files"),
         alt.Tooltip("size_text:N", title="size"),
     ]
-    if len(keys) > 1:
+    if len(texts) > 1:
         cells = (
-            sizes.with_columns(text[0].alias("x"), text[1].alias("y"))
+            sizes.with_columns(texts[0].alias("x"), texts[1].alias("y"))
             .group_by("x", "y")
             .agg(pl.col("files").sum(), pl.col("size_bytes").sum())
         )
         xs, ys = _largest(cells, "x", _HEAT_COLUMNS), _largest(cells, "y", _HEAT_ROWS)
         cells = cells.filter(pl.col("x").is_in(xs), pl.col("y").is_in(ys)).sort("x", "y")
         unit, divisor = _unit(cells["size_bytes"].max())
-        names = [key.removeprefix(PARTITION) for key in keys]
         rows = cells.with_columns(
             (pl.col("size_bytes") / divisor).alias("size"),
             pl.Series("size_text", [size_text(s) for s in cells["size_bytes"]], dtype=pl.String),
@@ -186,8 +184,10 @@ def partition_figure(sizes: pl.DataFrame) -> alt.Chart | None:
             alt.Chart(_data(rows), width="container", height=20 * len(ys))
             .mark_rect(stroke=None)
             .encode(
-                x=alt.X("x:N", title=names[0], axis=alt.Axis(labelAngle=-40, labelOverlap=True)),
-                y=alt.Y("y:N", title=names[1]),
+                x=alt.X(
+                    "x:N", title=texts[0].name, axis=alt.Axis(labelAngle=-40, labelOverlap=True)
+                ),
+                y=alt.Y("y:N", title=texts[1].name),
                 color=alt.Color(
                     "size:Q", title=f"size ({unit})", scale=alt.Scale(scheme="viridis", domainMin=0)
                 ),
@@ -201,7 +201,7 @@ def partition_figure(sizes: pl.DataFrame) -> alt.Chart | None:
         "files",
         (pl.col("size_bytes") / divisor).alias("size"),
         pl.Series("size_text", [size_text(s) for s in top["size_bytes"]], dtype=pl.String),
-        pl.Series("partition", [partition_label(r) for r in top.iter_rows(named=True)]),
+        partition_labels(top),
     )
     chart: alt.Chart = (
         alt.Chart(_data(rows), width="container", height=16 * rows.height)

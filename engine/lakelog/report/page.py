@@ -26,7 +26,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
-from lakelog.health.survey import examine, partition_label
+from lakelog.health.survey import examine, partition_labels
 from lakelog.log.context import Log, commit_times
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
@@ -290,8 +290,7 @@ def _figures(
     partitions = charts.partition_figure(sizes)
     if partitions is not None:
         top = sizes.head(_MOST_ROWS)
-        labels = pl.Series("partition", [partition_label(r) for r in top.iter_rows(named=True)])
-        rows = top.select(labels, "files", "size_bytes")
+        rows = top.select(partition_labels(top), "files", "size_bytes")
         yield _section(
             "Partitions",
             f"Number of partitions: {sizes.height:,}. Figure and table show the largest.",
