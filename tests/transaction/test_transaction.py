@@ -551,6 +551,37 @@ def test_in_commit_timestamps_are_the_first_field_and_increase(tmp_path: Path) -
     assert first.startswith(b'{"commitInfo":{"inCommitTimestamp":')
 
 
+@pytest.mark.parametrize("of", ["Version", "Timestamp"])
+def test_record_of_the_first_in_commit_timestamp_changes_only_with_them(
+    tmp_path: Path, of: str
+) -> None:
+    switch, key = "delta.enableInCommitTimestamps", f"delta.inCommitTimestampEnablement{of}"
+    table = new_table(location("local", tmp_path / "table"))
+    table.alter.set_properties({switch: "true"})
+    recorded = table.snapshot().metadata.configuration
+    for value in (None, "0"):
+        with (
+            pytest.raises(InvalidMetadataError, match="first in-commit timestamp") as refused,
+            table.transaction() as tx,
+        ):
+            tx.set_metadata(configuration={key: value})
+        assert (refused.value.path, refused.value.expected) == (key, recorded[key])
+    with pytest.raises(InvalidMetadataError):
+        table.alter.unset_properties([key])
+    table.alter.set_properties({key: recorded[key] or "", "delta.appendOnly": "false"})
+    table.restore(0)
+    assert table.snapshot().metadata.configuration[key] == recorded[key]
+    cloned = table.clone(tmp_path / "clone").snapshot().metadata.configuration
+    assert cloned[switch] == "true"
+    assert key not in cloned
+    table.alter.set_properties({switch: "false"})
+    table.alter.unset_properties([key])
+    table.alter.set_properties({switch: "true"})
+    again = table.snapshot().metadata.configuration
+    assert again[key] != recorded[key]
+    table.alter.unset_properties([switch, key])
+
+
 # --- errors ------------------------------------------------------------------------------------
 
 

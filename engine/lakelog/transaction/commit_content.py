@@ -23,8 +23,8 @@ from lakelog.transaction import action_buffer, row_tracking
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.pending_commit import PendingCommit
 
-_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
-_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 _FEATURE = "inCommitTimestamp"
 
 
@@ -176,8 +176,8 @@ def _record_enablement(
         )
     row = {k: v for k, v in rows[-1].items() if v is not None}
     row["configuration"] = dict(row.get("configuration") or {}) | {
-        _ENABLEMENT_VERSION: str(version),
-        _ENABLEMENT_TIMESTAMP: str(at),
+        ENABLEMENT_VERSION: str(version),
+        ENABLEMENT_TIMESTAMP: str(at),
     }
     others = meta.filter(meta["actionType"] != "metaData")
     return actions.concat([others, rows_frame([row])])

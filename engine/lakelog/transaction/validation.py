@@ -31,7 +31,7 @@ from lakelog.model.contract import fields_of, is_nested, leaf_types
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS, require_statistics_columns
 from lakelog.transaction import row_tracking, write_support
-from lakelog.transaction.commit_content import after
+from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION, after
 from lakelog.transaction.file_rules import check_files
 from lakelog.transaction.pending_commit import PendingCommit
 from lakelog.transaction.schema_evolution import check_evolution
@@ -78,6 +78,7 @@ def check_metadata(
     _check_types(schema, fields)
     if old is not None and not restored:  # restored files had this schema
         check_evolution(old, configured, replaced=replaced)
+        _check_enablement(new, old)
 
 
 def _check_identity(new: Metadata, old: Metadata | None, provider: str) -> None:
@@ -258,6 +259,24 @@ def _check_rules_of_features(
             found="checkConstraints",
             hint="use Table.alter.add_constraint, which checks them",
         )
+
+
+def _check_enablement(new: Metadata, old: Metadata) -> None:
+    """Raise if the first in-commit timestamp is recorded otherwise while they stay enabled; the
+    commit that enables them records it.
+    """
+    if new.stamped_from is None or old.stamped_from is None:
+        return
+    for key in (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP):
+        if (found := new.configuration.get(key)) != (known := old.configuration.get(key)):
+            raise InvalidMetadataError(
+                "the record of the first in-commit timestamp must not change while they are on",
+                path=key,
+                expected=known,
+                found=found,
+                hint="set delta.enableInCommitTimestamps to false, and to true in a later commit: "
+                "that commit records it",
+            )
 
 
 def _check_features(configured: TableConfiguration, old: Metadata | None) -> None:
