@@ -34,7 +34,7 @@ An argument of a wrong type raises `ArgumentTypeError`, which is an `InvalidInpu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -123,6 +123,22 @@ def naming_table(location: str) -> Iterator[None]:
     except LakelogError as error:
         if error.table is None:
             error.table = redact(location) if "://" in location else location
+        raise
+
+
+@contextmanager
+def naming_destination(location: str, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """As `naming_table`; if its store fails and was opened without options, the hint names them."""
+    try:
+        with naming_table(location):
+            yield
+    except UnavailableError as error:
+        if not options and "://" in location:
+            hint = (
+                f"the options of the source are not used for {redact(location)}: pass "
+                "storage_options=, or --to-option on the command line"
+            )
+            error.hint = f"{error.hint}; {hint}" if error.hint else hint
         raise
 
 

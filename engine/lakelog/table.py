@@ -1635,7 +1635,8 @@ class Table:
         from lakelog.checkpoint.replicate import replicate
 
         store = open_store(without_log_folder(os.fspath(location)), storage_options)
-        other = Log(store, self._log.dialect, self._log.clock)
+        dialect, clock = self._log.dialect, self._log.clock
+        other = Log(store, dialect, clock, storage_options=storage_options)
         return replicate(self._log, other, version, progress)
 
     def clone(

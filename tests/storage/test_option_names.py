@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import fsspec
+import polars as pl
 import pytest
 
 import lakelog
@@ -138,3 +141,21 @@ def test_wrong_name_or_value_of_an_option_is_invalid_input(
 def test_valid_options_of_a_store_that_does_not_answer_are_not_invalid_input() -> None:
     with pytest.raises(UnavailableError, match="EndpointConnectionError"):
         lakelog.open("s3://b/t", storage_options=S3)
+
+
+@pytest.mark.parametrize("verb", ["clone", "replicate"])
+def test_failure_of_a_destination_without_options_names_it_and_the_options(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    table = lakelog.create(str(tmp_path / "orders"), {"id": pl.Int64}, upkeep=False)
+    table.checkpoint()
+    with pytest.raises(UnavailableError, match="NoCredentialsError") as caught:
+        getattr(table, verb)(f"s3://b/{verb}")
+    assert caught.value.table == f"s3://b/{verb}"
+    assert re.search(r"storage_options=.*--to-option", str(caught.value.hint))

@@ -27,6 +27,7 @@ from lakelog.errors import (
     TableNotFoundError,
     UnavailableError,
     UnsupportedStoreError,
+    naming_destination,
 )
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
@@ -100,7 +101,7 @@ def replicate(
                 was_copied, length = _copy(log.store, other.store, path)
             except (UnavailableError, OutcomeUnknownError) as cause:
                 raise CheckpointWriteError(
-                    f"the checkpoint could not be replicated: {cause.message}",
+                    f"the checkpoint could not be replicated to {other.table}: {cause.message}",
                     path=path,
                     version=checkpoint.version,
                     hint="the location is unchanged; try again",
@@ -133,7 +134,8 @@ def replicate(
 
 def _require_same_table(log: Log, other: Log, version: int) -> None:
     try:
-        theirs = open_state(other).metadata.id
+        with naming_destination(other.table, other.storage_options):
+            theirs = open_state(other).metadata.id
     except TableNotFoundError:
         return
     ours = open_state(log, version).metadata.id

@@ -241,7 +241,9 @@ def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | 
 @click.command(
     epilog=examples(
         "lakelog clone orders orders-test",
-        "lakelog clone s3://bucket/orders s3://bucket/orders-test --version 10",
+        "lakelog clone orders orders-test --version 10",
+        "lakelog clone s3://prod/orders s3://test/orders --storage-option profile=prod "
+        "--to-option profile=test",
     )
 )
 @options.target

@@ -23,7 +23,7 @@ from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.delta.paths import encode_paths
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, naming_destination
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.redaction import redact
@@ -56,7 +56,8 @@ def clone(
 ) -> None:
     """Write version 0 of a clone; see `lakelog.table.Table.clone`."""
     ReadPlan.of(snapshot, ())  # raises for a table without rows
-    new = NewTable(target, runtime, dialects, _configuration(snapshot, runtime, target.clock()))
+    with naming_destination(target.table, target.storage_options):
+        new = NewTable(target, runtime, dialects, _configuration(snapshot, runtime, target.clock()))
     opened = bounded(source.store)
     if opened is None or not opened.by_location:
         raise InvalidInputError(
@@ -83,15 +84,16 @@ def clone(
         "removedFilesSize": 0,
         "copiedFilesSize": 0,
     }
-    new.commit(
-        adds,
-        operation=operation,
-        metrics=metrics,
-        commit=cast("CommitArguments", commit),
-        domains=domains,
-        external=True,
-        rows_checked=True,
-    )
+    with naming_destination(target.table, target.storage_options):
+        new.commit(
+            adds,
+            operation=operation,
+            metrics=metrics,
+            commit=cast("CommitArguments", commit),
+            domains=domains,
+            external=True,
+            rows_checked=True,
+        )
 
 
 def _require_apart(source: str, target: str, path: str) -> None:
