@@ -51,7 +51,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
         {"account_name": "acc", "sas_token": "sig=1", "tenant_id": "i"},
     ),
-    ("gs://b/t", {"google_service_account": "/a.json"}, {"token": "/a.json"}),
+    ("gs://b/t", {"google_service_account": __file__}, {"token": __file__}),
     (
         "gs://b/t",
         {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"private_key": "p"}'},
@@ -126,8 +126,14 @@ S3: dict[str, Any] = {
         ("s3://b/t", S3 | {"secret": None}, "missing: aws_secret_access_key"),
         ("s3://b/t", S3 | {"profile": "nope"}, r"profile \(nope\)"),
         ("gs://b/t", {"google_service_account_key": '{"a": "b"}'}, "missing fields .*client_email"),
+        ("gs://b/t", {"google_service_account_key": "{"}, "google_service_account_key is not"),
+        (
+            "gs://b/t",
+            {"google_application_credentials": "/no/such.json"},
+            "option google_application_credentials is not valid: .* existing file",
+        ),
     ],
-    ids=["name", "nested name", "endpoint", "no secret", "profile", "key of an account"],
+    ids=["name", "nested name", "endpoint", "no secret", "profile", "account", "JSON", "path"],
 )
 def test_wrong_name_or_value_of_an_option_is_invalid_input(
     location: str, options: dict[str, Any], reason: str

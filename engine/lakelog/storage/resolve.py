@@ -16,7 +16,7 @@ from lakelog.errors import (
     MissingDependencyError,
     UnavailableError,
 )
-from lakelog.redaction import register_location, register_secrets
+from lakelog.redaction import redact, register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 
@@ -71,8 +71,17 @@ def _spelled(aliases: Mapping[str, _Alias], *prefixes: str) -> dict[str, _Alias]
     return {prefix + name: alias for name, alias in aliases.items() for prefix in ("", *prefixes)}
 
 
+def _existing_path(value: Any) -> str:
+    """The path of a file: gcsfs sends one that does not exist to Google, as an access token."""
+    path: str = os.path.expanduser(os.fspath(value))
+    if not os.path.isfile(path):
+        raise ValueError("it is not the path of an existing file")
+    return path
+
+
 _UNUSED = _Alias("", lambda _value: None)  # the driver needs no such setting
 _TOKEN, _REGION = _Alias("token"), _Alias("client_kwargs.region_name")
+_CREDENTIALS = _Alias("token", _existing_path)
 _S3 = _spelled(
     {
         "access_key_id": _Alias("key"),
@@ -113,9 +122,9 @@ _AZURE = _spelled(
 )
 _GCS = _spelled(
     {
-        "service_account": _TOKEN,
-        "service_account_path": _TOKEN,
-        "application_credentials": _TOKEN,
+        "service_account": _CREDENTIALS,
+        "service_account_path": _CREDENTIALS,
+        "application_credentials": _CREDENTIALS,
         "service_account_key": _Alias("token", json.loads),
         "skip_signature": _Alias("token", lambda value: "anon" if _is_on(value) else None),
     },
@@ -138,7 +147,15 @@ class _Kind(NamedTuple):
         names: dict[str, str] = {}
         for name in given.keys() - found.keys():
             option, convert = self.aliases[name.lower()]
-            value = convert(given[name])
+            try:
+                value = convert(given[name])
+            except (TypeError, ValueError) as cause:
+                # The value may be a secret, and is not part of the text.
+                scrub(cause)
+                raise InvalidInputError(
+                    f"the value of the storage option {name} is not valid: {cause}",
+                    hint="check the names and values of storage_options",
+                ) from cause
             if value is None:
                 continue
             outer, _, inner = option.partition(".")
@@ -256,7 +273,8 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             found=str(cause),
             hint=f"pip install {package}",
         ) from cause
-    except LakelogError:
+    except LakelogError as error:
+        error.path = error.path or redact(url)
         raise
     except Exception as cause:
         from lakelog.storage.conditional import class_names, describe
