@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 GENERATION = "delta.generationExpression"
 INVARIANT = "delta.invariants"
+_INVARIANT_FORM = '{"expression": {"expression": "<SQL>"}}'
 IDENTITY_START, _STEP = "delta.identity.start", "delta.identity.step"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
 _BOOLEAN, _LONG = contract.Primitive("boolean"), contract.Primitive("long")
@@ -299,9 +300,9 @@ def _invariant(column: str, text: object) -> str:
         raise UnsupportedFeatureError(
             f"the invariant of {column!r} cannot be read",
             column=column,
-            expected=str(text),
-            found="invariants",
-            hint='write it as {"expression": {"expression": "<SQL>"}}',
+            expected=_INVARIANT_FORM,
+            found=str(text),
+            hint="write it in this form",
         ) from cause
     return str(found)
 
@@ -414,8 +415,10 @@ def require_valid_rules(table: TableConfiguration) -> None:
         if isinstance(reason, UnsupportedExpressionError) and not isinstance(reason, invalid):
             cause.hint = "use another expression: lakelog could not write rows to the table"
             raise
+        # Of other rules, the error names the expression and the feature.
+        text = cause.found if cause.expected == _INVARIANT_FORM else cause.expected
         raise InvalidInputError(
-            cause.message, column=cause.column, found=cause.expected, hint="correct or drop it"
+            cause.message, column=cause.column, found=text, hint="correct or drop it"
         ) from cause
     except CorruptionError as cause:
         raise InvalidInputError(
