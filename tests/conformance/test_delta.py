@@ -69,7 +69,7 @@ def test_latest_snapshot_has_every_fact_of_the_manifest(name: str, unpacked: Pat
     assert snapshot.num_files() == facts["num_files"]
     assert snapshot.total_size() == facts["total_size"]
     if facts.get("in_commit_timestamp") is not None:
-        assert snapshot.timestamp_ms == facts["in_commit_timestamp"]
+        assert snapshot.in_commit_timestamp == facts["in_commit_timestamp"]
 
 
 @each(TABLES, lambda entry: entry["verdict"] == "refuse")

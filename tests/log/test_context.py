@@ -192,6 +192,15 @@ def test_commit_times_lead_back_to_their_versions_after_in_commit_timestamps_wer
         expected |= {6: LATER + 6000, 7: LATER + 7000}
 
 
+def test_in_commit_timestamps_under_the_name_of_the_preview_are_used(made: Handmade) -> None:
+    properties = {f"{key}-preview": value for key, value in ENABLED.items()}
+    made.commit(0, stamped(0), protocol(), metadata(properties=properties))
+    assert made.table.snapshot().timestamp_ms == LATER
+    assert made.table.snapshot(timestamp=LATER).version == 0
+    with pytest.raises(VersionNotFoundError):
+        made.table.snapshot(timestamp=LATER - 1)
+
+
 @pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])
 def test_invalid_in_commit_timestamp_is_ignored(made: Handmade, value: object) -> None:
     made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())

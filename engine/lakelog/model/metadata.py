@@ -131,9 +131,13 @@ class Metadata:
         """First version whose in-commit timestamp applies, if it has one; None if they are not
         enabled (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps).
         """
-        if not is_on(self.configuration, "delta.enableInCommitTimestamps"):
+        for suffix in ("", "-preview"):  # the names before the feature was final
+            if is_on(self.configuration, f"delta.enableInCommitTimestamps{suffix}"):
+                break
+        else:
             return None
-        text = self.configuration.get("delta.inCommitTimestampEnablementVersion") or ""
+        key = f"delta.inCommitTimestampEnablementVersion{suffix}"
+        text = self.configuration.get(key) or ""
         return int(text) if text.isascii() and text.isdecimal() else 0
 
     @property
