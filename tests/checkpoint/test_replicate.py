@@ -24,6 +24,7 @@ from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import Upload
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
+from tests.replaced_tables import replaced
 from tests.transaction.tables import DIALECTS, new_table, paths
 
 WRITES: tuple[Kind, ...] = ("upload", "move", "delete", "put")
@@ -102,6 +103,14 @@ def test_location_of_another_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="another table"):
         table.replicate(tmp_path / "other")
     assert other.version() == 0
+
+
+def test_replica_of_a_table_that_was_replaced_later_is_updated(tmp_path: Path) -> None:
+    table = replaced(tmp_path / "table", "commits")
+    for version in (1, 3):
+        table.checkpoint(version)
+        assert table.replicate(tmp_path / "copy", version).pointer_moved
+    assert state(tmp_path / "copy").equals(state(tmp_path / "table"))
 
 
 def test_broken_or_missing_checkpoint_is_not_replicated(tmp_path: Path) -> None:

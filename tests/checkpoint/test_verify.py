@@ -30,6 +30,7 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
+from tests.replaced_tables import WRITERS, replaced
 from tests.transaction import builders
 
 
@@ -54,6 +55,14 @@ def rewrite(file: Path, change: pl.Expr | None = None, keep: pl.Expr | None = No
 def delete_commits(root: Path, kind: Kind, below: int) -> None:
     for version in range(below):
         (root / kind.dialect.log_folder / f"{version:020d}.json").unlink()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_checkpoint_of_a_replaced_table_is_proved(tmp_path: Path, writer: str) -> None:
+    table = replaced(tmp_path, writer)
+    for version in (2, 3):  # from the commits, and from the checkpoint below
+        table.checkpoint(version)
+        assert table.verify(version).verdict == "proved"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

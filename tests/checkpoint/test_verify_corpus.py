@@ -14,7 +14,7 @@ from lakelog.errors import LakelogError, LakelogWarning
 from tests.budget import IS_WHOLE, seed_of
 
 OVERWRITTEN = "kernel-rs__parquet_row_group_skipping"
-"""Tables that were overwritten: the checkpoint belongs to another table than the commits."""
+"""A folder that was written over: the checkpoint belongs to another table than the commits."""
 
 
 @pytest.mark.corpus

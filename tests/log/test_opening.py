@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+import lakelog
 from lakelog.dialects.delta.protocol import HONOURED, REFUSED, ROW_ONLY
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -25,6 +27,7 @@ from lakelog.errors import (
 from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore
 from tests.handmade import Handmade, add, info, metadata, protocol, remove
+from tests.replaced_tables import WRITERS, replaced
 
 BASE = (protocol(), metadata())
 
@@ -110,14 +113,36 @@ def test_broken_checkpoint_of_a_truncated_log_is_refused(made: Handmade) -> None
     assert "older files cannot rebuild" in refused.value.hint
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+def test_commits_that_replace_the_table_replace_a_broken_checkpoint(
+    tmp_path: Path, writer: str
+) -> None:
+    table = replaced(tmp_path, writer)
+    before = paths(table.snapshot())
+    for version in (3, 2):
+        tear(tmp_path / table.checkpoint(version).paths[0])
+        with pytest.warns(LakelogWarning, match="was ignored"):
+            snapshot = lakelog.open(tmp_path, upkeep=False).snapshot()
+        assert paths(snapshot) == before
+        assert snapshot.provenance.checkpoint is None
+
+
 def test_commits_of_another_table_do_not_replace_a_broken_checkpoint(made: Handmade) -> None:
-    broken = contiguous(made)
+    contiguous(made).unlink()
     made.commit(1, metadata(table_id="another"), add("b"))
-    tear(broken)
+    made.commit(3, metadata(), add("c"))  # the last id says nothing about version 2
+    manifest = ({"checkpointMetadata": {"version": 2}}, *BASE, made.sidecar("s.parquet", add("b")))
+    made.write(
+        f"{2:020d}.checkpoint.00000000-0000-0000-0000-000000000000.json",
+        "".join(json.dumps(a) + "\n" for a in manifest).encode(),
+    )
+    tear(made.log / "_sidecars" / "s.parquet")
     with pytest.raises(CheckpointCorruptionError) as refused:
-        made.table.snapshot()
-    assert refused.value.hint is not None
-    assert "another, id-0" in refused.value.hint
+        made.table.snapshot().num_files()
+    assert "another table (id another in version 2, not id-0)" in str(refused.value.hint)
+    finding = made.table.repair().findings.row(0, named=True)
+    assert finding["action"] == "refuse"
+    assert "another table (id another in version 2, not id-0)" in finding["why"]
 
 
 def test_older_checkpoint_of_another_table_does_not_replace_a_broken_one(made: Handmade) -> None:
@@ -126,6 +151,8 @@ def test_older_checkpoint_of_another_table_does_not_replace_a_broken_one(made: H
     made.commit(3, metadata(), add("c"))
     with pytest.raises(CheckpointCorruptionError, match="cannot be read"):
         made.table.snapshot()
+    findings = made.table.repair().findings.filter(pl.col("kind") == "checkpoint")
+    assert set(findings["action"]) <= {"keep", "refuse"}
 
 
 def test_commits_of_an_unknown_protocol_do_not_replace_a_broken_checkpoint(made: Handmade) -> None:

@@ -86,6 +86,22 @@ def test_latest_commits_suffice_if_older_commits_are_missing(tmp_path: Path) -> 
         assert live(opened(tmp_path)) == ["b"]
 
 
+@pytest.mark.parametrize(("last", "is_decided"), [("id-0", True), ("another", False)])
+def test_commits_below_the_one_that_replaced_the_table_decide_files(
+    tmp_path: Path, last: str, is_decided: bool
+) -> None:
+    commit(tmp_path, 6, metadata(field("x"), table_id="id-before"), add("p=é/a"))
+    commit(tmp_path, 7, remove("p=%C3%A9/a"))
+    commit(tmp_path, 8, metadata(field("x"), table_id=last), add("b"))
+    checkpoint(tmp_path, 8, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
+    if is_decided:
+        with pytest.warns(LakelogWarning, match="1 by the commits"):
+            assert live(opened(tmp_path)) == ["b"]
+    else:
+        with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
+            opened(tmp_path).num_files()
+
+
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_commits_under_a_dropped_unknown_feature_decide_no_file(
     tmp_path: Path, is_listed: bool

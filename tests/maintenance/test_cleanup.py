@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog import (
     CorruptionError,
     LakelogError,
@@ -36,6 +37,7 @@ from tests.maintenance.logs import (
     fresh,
     plan,
 )
+from tests.replaced_tables import WRITERS, replaced
 
 
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json", "v2-parquet"])
@@ -67,6 +69,21 @@ def test_deltalake_reads_the_same_before_and_after_cleanup(tmp_path: Path, layou
     assert [theirs(version) for version in versions] == before
     made.table().purge_quarantines(older_than=dt.timedelta(0))
     assert [theirs(version) for version in versions] == before
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_log_of_a_replaced_table_is_cleaned_up(tmp_path: Path, writer: str) -> None:
+    table = replaced(tmp_path, writer, age=True)
+    before = content(table)
+    table.checkpoint()
+    report = table.cleanup(plan=False, quarantine=True)
+    assert report.verdict == "proved"
+    assert report.files.height == 3
+    assert content(lakelog.open(tmp_path)) == before
+    assert lakelog.open(tmp_path).versions() == [(3, 3)]
+    table.undo_cleanup(str(report.quarantine))
+    assert lakelog.open(tmp_path).versions() == [(0, 3)]
+    assert table.verify().verdict == "proved"
 
 
 def test_second_cleanup_deletes_nothing_and_a_later_one_continues(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
+from tests.replaced_tables import WRITERS, replaced
 from tests.transaction.tables import new_table, open_with_rules, paths
 
 LOG = {"delta": "_delta_log", "indextables": "_transaction_log"}
@@ -206,6 +207,28 @@ def test_checkpoint_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path:
     report = repaired(table)
     assert "checkpoint" in report.left["kind"].to_list()
     assert newest(where).exists()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_checkpoint_of_a_replaced_table_is_repaired_and_the_repair_undone(
+    tmp_path: Path, writer: str
+) -> None:
+    where = tmp_path / "table"
+    table = replaced(where, writer)
+    expected = state(where)
+    file = where / table.checkpoint().paths[0]
+    file.write_bytes(b"torn")
+    pointer(where).write_bytes(b"{")
+    assert kinds_and_actions(plan_of(table)) == [("checkpoint", "write"), ("pointer", "write")]
+    report = repaired(table)
+    assert report.left.height == 0
+    assert plan_of(table).is_clean
+    assert table.verify().verdict == "proved"
+    assert json.loads(pointer(where).read_text())["version"] == 3
+    table.undo_cleanup(str(report.quarantine), replace=True)
+    assert file.read_bytes() == b"torn"
+    with pytest.warns(LakelogWarning, match="was ignored"):
+        assert state(where).equals(expected)
 
 
 def test_repair_never_restores_the_history_of_another_table(tmp_path: Path) -> None:

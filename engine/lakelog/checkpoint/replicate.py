@@ -21,8 +21,10 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,
+    CorruptionError,
     InvalidInputError,
     LakelogError,
+    NotFoundError,
     OutcomeUnknownError,
     TableNotFoundError,
     UnavailableError,
@@ -135,11 +137,12 @@ def replicate(
 def _require_same_table(log: Log, other: Log, version: int) -> None:
     try:
         with naming_destination(other.table, other.storage_options):
-            theirs = open_state(other).metadata.id
+            replica = open_state(other)
+            theirs = replica.metadata.id
     except TableNotFoundError:
         return
     ours = open_state(log, version).metadata.id
-    if ours != theirs:
+    if theirs not in (ours, _id_at(log, replica.version)):
         raise InvalidInputError(
             "the location contains another table",
             path=other.table,
@@ -147,6 +150,14 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
             found=theirs,
             hint="use an empty folder, or one that contains a replica of this table",
         )
+
+
+def _id_at(log: Log, version: int) -> str | None:
+    """The table id of a version, which differs from later ones if the table was replaced."""
+    try:
+        return open_state(log, version).metadata.id
+    except (CorruptionError, NotFoundError):
+        return None
 
 
 def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str]:

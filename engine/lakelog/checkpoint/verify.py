@@ -54,7 +54,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log, list_again
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.opening import fall_back, log_paths, table_ids, unreadable_protocol
+from lakelog.log.opening import fall_back, log_paths, other_table_ids, unreadable_protocol
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions, contract
@@ -308,11 +308,10 @@ class _Proof:
             )
         while True:
             try:
-                ids = table_ids(other) | {own.metadata.id}
-                if len(ids) > 1:
-                    # The table was replaced: readers start from the checkpoint.
-                    names = ", ".join(sorted(map(str, ids)))
-                    reason = f"the commits below belong to another table (ids {names})"
+                assert own.base is not None
+                if (ids := other_table_ids(other, own.base)) is not None:
+                    # The folder was written over: readers start from the checkpoint.
+                    reason = f"the commits below belong to another table ({ids})"
                     return replace(report, verdict="unprovable", reason=reason)
                 if (refused := unreadable_protocol(other)) is not None:
                     reason = (
@@ -411,7 +410,7 @@ class _Proof:
             return None
         below = independent_state(self.log, last + 1, self.excluded, at=last)
         try:
-            if below is None or table_ids(below) != {own.metadata.id}:
+            if below is None or below.metadata.id != own.metadata.id:
                 return None
             live = self._paths(below, ("add",))
             lost = live.join(self._paths(own, ("add", "remove")), on="path", how="anti").height

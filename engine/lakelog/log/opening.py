@@ -23,6 +23,7 @@ from lakelog.errors import (
     LakelogWarning,
     LogGapError,
     NotFoundError,
+    UnsupportedError,
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
@@ -151,8 +152,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     decided.
 
     Older files are used only if commits are contiguous from 0 or from an older complete checkpoint,
-    with one table id, under protocols that can be read. Otherwise a truncated or dropped table
-    could reappear.
+    give the table id of each damaged checkpoint that has a readable one, and have protocols that
+    can be read. Otherwise a truncated or dropped table could reappear.
     """
     settled = None if state.settled.height else resolve_repeated_files(state)
     if settled is not None:
@@ -166,8 +167,11 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     excluded = state.excluded
     broken = error.__cause__
     accepted = _despite_records(state, error) or state.last_resort
+    damaged: list[Base] = []
     while True:
         assert state.segment.checkpoint is not None
+        assert state.base is not None
+        damaged.append(state.base)
         # Checkpoints found broken earlier remain excluded; otherwise two of them would alternate
         # forever.
         excluded = (*excluded, state.segment.checkpoint)
@@ -190,16 +194,15 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         candidate = replace(candidate, last_resort=accepted)  # other files of it may be damaged
         try:
             candidate.ensure_readable()
-            ids = table_ids(candidate)
+            refused = unreadable_protocol(candidate)
         except CheckpointCorruptionError as another:
             state, broken = candidate, another
             continue
-        refused = unreadable_protocol(candidate)
-        if len(ids) != 1 or refused is not None:
+        ids = next(filter(None, (other_table_ids(candidate, base) for base in damaged)), None)
+        if ids is not None or refused is not None:
             if accepted is not None:
                 return _warned(accepted)
-            names = ", ".join(sorted(map(str, ids)))
-            what = f"have several table ids ({names}), so replay may return another table"
+            what = f"belong to another table ({ids})"
             if refused is not None:
                 what = f"are of a protocol that lakelog cannot replay ({refused})"
             error.hint = f"the older files {what}; restore the checkpoint"
@@ -226,10 +229,44 @@ def _warned(state: State) -> State:
     return state
 
 
-def table_ids(state: State) -> set[object]:
-    """Every table id in the state's files."""
-    rows = actions.conform(_all_of(state, "metaData"), ("metadataId",))
-    return set(rows["metadataId"].to_list())
+def other_table_ids(replayed: State, base: Base) -> str | None:
+    """The ids that show that the files of a replay, or the checkpoint that it starts from, are
+    another table's: an id by replay differs from that of a checkpoint of the version. None if they
+    are equal, or cannot be compared.
+
+    An id that commits change proves nothing: ``CREATE OR REPLACE TABLE`` does, and the last
+    metaData is the table's.
+    """
+    rows = actions.conform(_all_of(replayed, "metaData"), ("metadataId",))
+    ids = set(rows["metadataId"].to_list())
+    try:
+        own = last_metadata(base.pair)
+    except (CorruptionError, NotFoundError, UnsupportedError):
+        own = None
+    if own is not None:
+        if ids == {own.id}:
+            return None
+        found = last_metadata(_all_of(_earlier(replayed, base.checkpoint.version), "metaData"))
+        if found is None or found.id != own.id:
+            there = None if found is None else found.id
+            return f"id {there} in version {base.checkpoint.version}, not {own.id}"
+    if replayed.base is None:
+        return None
+    below, excluded = replayed.base, (*replayed.excluded, replayed.base.checkpoint)
+    try:
+        older = choose_segment(replayed.log.list_all(), below.checkpoint.version, excluded=excluded)
+        return other_table_ids(State.of(replayed.log, older, (), excluded), below)
+    except (CorruptionError, NotFoundError):
+        return None
+
+
+def _earlier(state: State, version: int) -> State:
+    """The state of a version between the checkpoint and the version of another state."""
+    segment = state.segment
+    if version == segment.version:
+        return state
+    commits = tuple(c for c in segment.commits if c.version <= version)
+    return State.of(state.log, LogSegment(version, segment.checkpoint, commits))
 
 
 def unreadable_protocol(state: State) -> str | None:

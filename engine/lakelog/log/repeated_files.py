@@ -175,6 +175,7 @@ def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
     below = {c.version: c for c in log.list_all().commits if c.version <= base.checkpoint.version}
     version = base.checkpoint.version
     found = actions.empty(("actionType", "version", *_KEY))
+    is_same_table = False  # once the newest metaData has the id: a replaced table had another below
     known_from = 0  # commits from this version on are under known protocols
     protocols = actions.of_type(base.pair, "protocol")
     count = _FIRST_COMMITS
@@ -190,9 +191,10 @@ def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
             log.check_protocols(protocols)
         except (CorruptionError, NotFoundError, UnsupportedFeatureError):
             break
-        ids = actions.conform(actions.of_type(piece.meta, "metaData"), ("metadataId",))
-        if table is None or (ids["metadataId"] != table.id).any():
-            break  # commits of another table, which was overwritten
+        named = last_metadata(piece.meta)
+        if table is None or not (is_same_table or named is None or named.id == table.id):
+            break  # commits of another table, whose folder was written over
+        is_same_table = is_same_table or named is not None
         if protocols.height:
             known_from = protocols.select(pl.col("version").min()).item()
         count *= 4

@@ -28,8 +28,8 @@ unchecked``         were not checked                         their location
 ==================  =======================================  ======================================
 
 A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
-they and the checkpoint have the same table id. Otherwise replay could restore a truncated log, or a
-table that was overwritten.
+give the checkpoint's table id at its version. Otherwise replay could restore a truncated log, or a
+table whose folder was written over.
 
 Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File.
 """
@@ -55,8 +55,9 @@ from lakelog.errors import (
     NotRegularFileError,
     UnsupportedError,
 )
+from lakelog.log.base_checkpoint import Base
 from lakelog.log.context import Log
-from lakelog.log.opening import table_ids, unreadable_protocol
+from lakelog.log.opening import other_table_ids, unreadable_protocol
 from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
@@ -177,7 +178,7 @@ def _of_checkpoint(log: Log, checkpoint: Checkpoint, report: VerifyReport) -> It
         problem = f"it is {report.verdict}: {reason}"
         invalid = _why_refused(log, report)
         action = WRITE if invalid is None else REFUSE
-        why = invalid or "replay of older files rebuilds its version, with one table id"
+        why = invalid or "replay of older files rebuilds its version"
         yield Finding("checkpoint", path, version, problem, action, why, checkpoint=checkpoint)
 
 
@@ -192,24 +193,16 @@ def _why_refused(log: Log, report: VerifyReport) -> str | None:
             return None  # a checkpoint needs no older file to be verified against itself
         return "commits that are needed to replay it are missing; restore them, or the checkpoint"
     try:
-        ids = table_ids(state)
         state.ensure_readable()
         if report.verdict == "broken" and (why := denial(log, report.checkpoint, state)):
             return f"the commits that would rebuild it may be damaged too: {why}"
     except _DEPENDS as error:
         return f"the files that are needed to replay it are damaged: {error.message}"
-    try:
-        own = log.dialect.open_checkpoint(log.store, report.checkpoint).read_meta(("metaData",))
-        ids |= set(actions.conform(own, ("metadataId",))["metadataId"].to_list())
-    except _DEPENDS:
-        pass  # a damaged checkpoint has no id to compare
     if (refused := unreadable_protocol(state)) is not None:
         return f"older files are of a protocol that lakelog cannot replay: {refused}"
-    if len(ids) > 1:
-        return (
-            f"replay found the table ids {', '.join(sorted(map(str, ids)))}: files of another table"
-        )
-    return None
+    base = Base(log.dialect.open_checkpoint(log.store, report.checkpoint))
+    ids = other_table_ids(state, base)
+    return None if ids is None else f"the older files belong to another table ({ids})"
 
 
 def diagnose_pointer(
