@@ -131,6 +131,25 @@ def test_checkpoint_with_wrong_values_is_reported_with_the_column(tmp_path: Path
     assert report.differences.height == 2 * 19
 
 
+def test_checkpoint_with_other_paths_is_reported_with_the_path_alone(tmp_path: Path) -> None:
+    root, log, paths = written(FLATTENED, tmp_path)
+    file = next(root / path for path in paths if path.endswith(".parquet"))
+    is_add = pl.col("actionType") == "add"
+    rewrite(file, change=pl.when(is_add).then(pl.col("path") + "x").otherwise("path").alias("path"))
+    report = verify_checkpoint(log)
+    assert (report.verdict, report.reason) == ("wrong", "add differs in path")
+
+
+def test_checkpoint_with_other_blanks_in_the_schema_is_proved(tmp_path: Path) -> None:
+    root, log, paths = written(FLATTENED, tmp_path)
+    file = next(root / path for path in paths if path.endswith(".parquet"))
+    rewrite(file, change=pl.col("schemaString").str.replace_all(",", " ,  ", literal=True))
+    assert verify_checkpoint(log).verdict == "proved"
+    rewrite(file, change=pl.col("schemaString").str.replace("long", "string", literal=True))
+    report = verify_checkpoint(log)
+    assert (report.verdict, report.reason) == ("wrong", "metaData differs")
+
+
 def test_checkpoint_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
     root, log, paths = written(CLASSIC, tmp_path)
     file = root / paths[0]

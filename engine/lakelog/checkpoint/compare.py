@@ -14,6 +14,7 @@ Source: Delta protocol, Checkpoints; Action Reconciliation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -126,7 +127,7 @@ class Comparison:
             return frame
         kind = frame["actionType"][0]
         if self.alike:
-            frame = self.dialect.comparable(frame)
+            frame = _with_parsed_schemas(self.dialect.comparable(frame))
         if self.dialect.map_statistics:
             return frame
         made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
@@ -190,6 +191,22 @@ def _limited(values: pl.Series, there: pl.Series) -> pl.Series:
     if there[0] is not None:
         return values
     return pl.Series(values.name, [None], values.dtype).new_from_index(0, values.len())
+
+
+def _with_parsed_schemas(frame: pl.DataFrame) -> pl.DataFrame:
+    """Schemas of equal JSON, which another writer may space in another way, as equal texts."""
+    if "schemaString" not in frame.columns:
+        return frame
+    texts = frame["schemaString"]
+    known = texts.unique().drop_nulls().to_list()
+    return frame.with_columns(texts.replace(known, list(map(_canonical, known))))
+
+
+def _canonical(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _without_empty(maps: pl.Series) -> pl.Series:

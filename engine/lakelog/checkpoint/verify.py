@@ -24,7 +24,7 @@ Source: Delta protocol, Action Reconciliation; Checkpoints.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -39,7 +39,7 @@ from lakelog.checkpoint.compare import (
 )
 from lakelog.checkpoint.evidence import contradiction, is_refuted
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.dialects.digest import Digest
+from lakelog.dialects.digest import Digest, digest
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.display import Displayed
 from lakelog.errors import (
@@ -467,18 +467,32 @@ class _Proof:
         return "; ".join(problems)
 
     def _columns_that_differ(self, own: State, other: State, comparison: Comparison) -> list[str]:
+        """The columns of adds that differ per file, or, if the files differ, in all files."""
+        key = _TOMBSTONE[:4]
         counted = [c for c in comparison.counted["add"] if c not in actions.KEY]
-        sums: list[dict[str, Digest]] = []
+        groups: list[tuple[str, ...]] = [(*key, column) for column in counted]
+        if self._groups_that_differ(own, other, comparison, [key]):
+            groups = [(column,) for column in ("path", *counted)]
+        return [each[-1] for each in self._groups_that_differ(own, other, comparison, groups)]
+
+    def _groups_that_differ(
+        self,
+        own: State,
+        other: State,
+        comparison: Comparison,
+        groups: Sequence[tuple[str, ...]],
+    ) -> list[tuple[str, ...]]:
+        """The groups of columns in which the adds of two states differ."""
+        sums: list[dict[tuple[str, ...], Digest]] = []
         for state in (own, other):
-            total = dict.fromkeys(counted, Digest())
+            total = dict.fromkeys(groups, Digest())
             for frame in self._files(state, comparison):
-                if frame["actionType"][0] != "add":
-                    continue
-                for column in counted:
-                    alone = replace(comparison, columns=(*_TOMBSTONE[:4], column))
-                    total[column] += alone.digest(frame)
+                if frame["actionType"][0] == "add":
+                    rows = comparison.prepared(frame)
+                    for columns in groups:
+                        total[columns] += digest(rows, columns)
             sums.append(total)
-        return [column for column in counted if sums[0][column] != sums[1][column]]
+        return [columns for columns in groups if sums[0][columns] != sums[1][columns]]
 
     def _keeps_no_tombstones(self, found: Digest) -> bool:
         return not self.log.dialect.checkpoints_keep_tombstones and "remove" not in found.counts
