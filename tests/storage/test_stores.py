@@ -246,3 +246,11 @@ def test_driver_that_refuses_its_options_raises_unavailable_error(
 def test_options_are_passed_to_the_driver() -> None:
     store = open_store("memory://t", {"skip_instance_cache": True})
     assert store.list_from("") == []
+
+
+def test_failed_write_to_s3_has_the_text_of_the_driver() -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9", "region": "x-y-1"}
+    store = open_store("s3://b/t", options | {"config_kwargs": {"retries": {"max_attempts": 0}}})
+    with pytest.raises(UnavailableError, match=r"written: EndpointConnectionError: ") as caught:
+        store.put_if_absent("f", b"x")
+    assert type(caught.value.__cause__).__name__ == "EndpointConnectionError"

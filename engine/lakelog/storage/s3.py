@@ -45,6 +45,7 @@ _NEVER_SENT = {"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectio
 _BEFORE = "before-send.s3"
 _AFTER = "needs-retry.s3"  # botocore calls handlers of the more general name later
 _HOOK = "lakelog-attempts"
+_OUTCOMES = "lakelog_attempts"  # attribute of an error: outcomes of the attempts of its call
 _MOST_DELETED = 1000
 _COPIED_AT_ONCE_BYTES = 4 << 30  # S3 copies up to 5 GB in one request
 _COPIED_PART_BYTES = 512 << 20
@@ -116,13 +117,14 @@ class S3:
 
     def judge(self, error: BaseException) -> Verdict:
         """By the recorded attempts; without one, the request was never sent."""
-        if not isinstance(error, _CallFailed):
+        attempts: tuple[Verdict, ...] | None = getattr(error, _OUTCOMES, None)
+        if attempts is None:
             return UNKNOWN
-        if TAKEN in error.attempts:
+        if TAKEN in attempts:
             return TAKEN
-        if any(not attempt.certain for attempt in error.attempts):
+        if any(not attempt.certain for attempt in attempts):
             return UNKNOWN  # s3fs has exhausted its retries
-        return BUSY if BUSY in error.attempts[-1:] else REFUSED
+        return BUSY if BUSY in attempts[-1:] else REFUSED
 
     @property
     def deleted_at_once(self) -> int:
@@ -235,7 +237,7 @@ class _Parts:
 
 
 async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> None:
-    """One write request; raises _CallFailed with the outcome of each attempt."""
+    """One write request; the driver's error gets the outcome of each attempt, for `judge`."""
     await filesystem.set_session()
     client = await filesystem.get_s3(bucket)
     call = "".join(word.capitalize() for word in method.split("_"))
@@ -247,21 +249,10 @@ async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> 
     try:
         await filesystem._call_s3(method, Bucket=bucket, **arguments)
     except Exception as error:
-        raise _CallFailed(tuple(attempts)) from error
+        setattr(error, _OUTCOMES, tuple(attempts))
+        raise
     finally:
         _ATTEMPTS.reset(token)
-
-
-class _CallFailed(Exception):  # noqa: N818 - it has the cause, and is not raised beyond `judge`
-    """A call that writes failed, with the verdicts on its attempts."""
-
-    def __init__(self, attempts: tuple[Verdict, ...]) -> None:
-        super().__init__(attempts)
-        self.attempts = attempts
-
-    def __str__(self) -> str:
-        cause = self.__cause__
-        return f"{type(cause).__name__}: {cause}" if cause is not None else "no cause"
 
 
 def _begin_attempt(**_: Any) -> None:
