@@ -57,6 +57,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"private_key": "p"}'},
         {"token": {"private_key": "p"}},
     ),
+    (
+        "gs://b/t",
+        {"google_service_account_key": {"private_key": "p"}},
+        {"token": {"private_key": "p"}},
+    ),
     ("gs://b/t", {"google_skip_signature": "true"}, {"token": "anon"}),
 ]
 

@@ -79,6 +79,11 @@ def _existing_path(value: Any) -> str:
     return path
 
 
+def _as_json(value: Any) -> Any:
+    """A JSON text, or the mapping that the command line parsed from one."""
+    return value if isinstance(value, Mapping) else json.loads(value)
+
+
 _UNUSED = _Alias("", lambda _value: None)  # the driver needs no such setting
 _TOKEN, _REGION = _Alias("token"), _Alias("client_kwargs.region_name")
 _CREDENTIALS = _Alias("token", _existing_path)
@@ -125,7 +130,7 @@ _GCS = _spelled(
         "service_account": _CREDENTIALS,
         "service_account_path": _CREDENTIALS,
         "application_credentials": _CREDENTIALS,
-        "service_account_key": _Alias("token", json.loads),
+        "service_account_key": _Alias("token", _as_json),
         "skip_signature": _Alias("token", lambda value: "anon" if _is_on(value) else None),
     },
     "google_",
