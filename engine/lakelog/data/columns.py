@@ -14,7 +14,7 @@ Table Metadata and Data Files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ class Columns:
                 hint=_HINT,
             )
         rules = _Rules(mapping, calendar)
-        children = _children(list(schema), 0)
+        children = _children(schema, 0)
         matches = [_match(children, field, rules, field.name) for field in fields]
         resolved = [
             None if m is None else _resolve(m.field.type, m.first_leaf, f.type, rules, f.name)
@@ -133,6 +133,17 @@ class _Child:
 
 
 @dataclass(frozen=True)
+class _Children:
+    """Siblings by field id, by name, and by name in lower case: so a file with thousands of
+    columns is matched in linear time.
+    """
+
+    by_id: dict[bytes | None, list[_Child]]
+    by_name: dict[str, list[_Child]]
+    by_lower: dict[str, list[_Child]]
+
+
+@dataclass(frozen=True)
 class _Resolved:
     """The leaves that a column needs, and the conversion after only these are read."""
 
@@ -144,10 +155,13 @@ def _is_void(type_: contract.DataType) -> bool:
     return bool(pa.types.is_null(contract.to_arrow(type_)))
 
 
-def _children(fields: Sequence[pa.Field], first_leaf: int) -> list[_Child]:
-    children: list[_Child] = []
+def _children(fields: Iterable[pa.Field], first_leaf: int) -> _Children:
+    children = _Children({}, {}, {})
     for position, field in enumerate(fields):
-        children.append(_Child(field, first_leaf, position))
+        child = _Child(field, first_leaf, position)
+        children.by_id.setdefault((field.metadata or {}).get(FIELD_ID), []).append(child)
+        children.by_name.setdefault(field.name, []).append(child)
+        children.by_lower.setdefault(field.name.lower(), []).append(child)
         first_leaf += _leaf_count(field.type)
     return children
 
@@ -160,17 +174,13 @@ def _leaf_count(type_: pa.DataType) -> int:
     return 1
 
 
-def _match(
-    children: Sequence[_Child], field: contract.Field, rules: _Rules, name: str
-) -> _Child | None:
+def _match(children: _Children, field: contract.Field, rules: _Rules, name: str) -> _Child | None:
     if rules.mapping == "id" and contract.COLUMN_ID in field.metadata:
-        wanted = str(field.metadata.get(contract.COLUMN_ID)).encode()
-        found = [c for c in children if (c.field.metadata or {}).get(FIELD_ID) == wanted]
+        found = children.by_id.get(str(field.metadata.get(contract.COLUMN_ID)).encode(), [])
     else:
         key = contract.physical_name(field, rules.mapping)
-        found = [c for c in children if c.field.name == key]
-        if not found:  # a table's names differ case-insensitively, so this is unambiguous
-            found = [c for c in children if c.field.name.lower() == key.lower()]
+        # A table's names differ case-insensitively, so the second is unambiguous.
+        found = children.by_name.get(key) or children.by_lower.get(key.lower(), [])
     if len(found) > 1:
         raise CorruptionError(
             f"several columns of a data file match {name!r}",
@@ -182,7 +192,7 @@ def _match(
 
 
 def _absent(
-    children: Sequence[_Child], fields: Sequence[contract.Field], rules: _Rules
+    children: _Children, fields: Sequence[contract.Field], rules: _Rules
 ) -> tuple[tuple[str, ...], ...]:
     """Physical paths of the fields without a match, also inside structs."""
     found: list[tuple[str, ...]] = []

@@ -561,6 +561,7 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
     places = np.concatenate([positions[outcome.rows] for outcome in outcomes])
     order = np.arange(rows.num_rows)
     order[places] = np.arange(rows.num_rows, rows.num_rows + len(places))
+    columns = rows.columns
     for index, own in enumerate(rows.schema):
         before, after = [], []
         for outcome in outcomes:
@@ -570,9 +571,8 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
         if all(map(_is_same, before, after)):
             continue
         new = [chunk for column in after for chunk in column.cast(own.type).chunks]
-        placed = _placed(rows.column(index), pa.chunked_array(new, own.type), places, order)
-        rows = rows.set_column(index, own, placed)
-    return rows
+        columns[index] = _placed(columns[index], pa.chunked_array(new, own.type), places, order)
+    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def _placed(

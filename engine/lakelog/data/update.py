@@ -224,9 +224,13 @@ class Assignments:
             columns = [name for name in rows.column_names if name in self._roots]
             seen = pl.DataFrame(rows.select(columns)) if columns else pl.DataFrame(height=len(rows))
         new = self.values(seen)
-        for name in new.column_names:
-            rows = rows.set_column(rows.column_names.index(name), name, new.column(name))
-        return self._rules.recomputed(rows, self.names)
+        columns, fields = rows.columns, list(rows.schema)
+        position = {name: at for at, name in enumerate(rows.column_names)}
+        for name, column in zip(new.column_names, new.columns, strict=True):
+            columns[position[name]] = column
+            fields[position[name]] = pa.field(name, column.type)
+        schema = pa.schema(fields, rows.schema.metadata)
+        return self._rules.recomputed(pa.Table.from_arrays(columns, schema=schema), self.names)
 
 
 _NewValues = dict[str, "pl.Expr | _NewValues"]

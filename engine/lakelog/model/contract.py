@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lakelog.errors import InternalError, InvalidInputError
+from lakelog.lazy import cached_property
 
 if TYPE_CHECKING:
     import polars as pl
@@ -117,20 +118,19 @@ class Struct:
 
     fields: tuple[Field, ...]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Field names, in order."""
         return tuple(f.name for f in self.fields)
 
+    @cached_property
+    def _found(self) -> dict[str, Field]:
+        lower = {f.name.lower(): f for f in self.fields}
+        return lower | {f.name: f for f in reversed(self.fields)}
+
     def field(self, name: str) -> Field | None:
         """The field with exactly this name, else the one that differs only in case, else None."""
-        by_case = None
-        for candidate in self.fields:
-            if candidate.name == name:
-                return candidate
-            if candidate.name.lower() == name.lower():
-                by_case = candidate
-        return by_case
+        return self._found.get(name) or self._found.get(name.lower())
 
     def __str__(self) -> str:
         """A line per field, nested ones by their path: ``address.zip string not null``."""

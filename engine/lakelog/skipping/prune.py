@@ -89,9 +89,12 @@ def row_wise(
         )
     node = _json(expr)
     _refuse_beyond_row(expr, node, name)
+    columns = tuple(n for n in schema.names if n in roots)
     if empty is None:
-        used = [f for f in schema.fields if f.name in roots]
+        used = [f for f in map(schema.field, columns) if f is not None]
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in used})
+    else:
+        empty = pl.DataFrame([empty.get_column(n) for n in columns])  # Polars resolves all it has
     try:
         outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:
@@ -102,7 +105,7 @@ def row_wise(
         ) from cause
     checks = (_require_comparable,) if adds_fields else (_require_comparable, _require_same_fields)
     _check_nodes(expr, node, empty.lazy(), name, checks)
-    return outcome, tuple(n for n in schema.names if n in roots)
+    return outcome, columns
 
 
 _Check = Callable[[pl.Expr, Any, Sequence[pl.Expr], pl.LazyFrame, str], None]

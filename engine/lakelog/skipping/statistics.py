@@ -252,9 +252,13 @@ def _leaf(raw: pl.DataFrame, name: str, dtype: pl.DataType) -> pl.Series:
 
 def _child(raw: pl.DataFrame, name: str) -> pl.DataFrame | None:
     """The fields of a struct column as a frame; None if the column is missing or not a struct."""
-    if name not in raw.columns or not isinstance(raw[name].dtype, pl.Struct):
+    return _fields(raw[name] if name in raw.columns else None)
+
+
+def _fields(column: pl.Series | None) -> pl.DataFrame | None:
+    if column is None or not isinstance(column.dtype, pl.Struct):
         return None
-    return raw[name].struct.unnest()
+    return column.struct.unnest()
 
 
 def _mirror(
@@ -266,19 +270,19 @@ def _mirror(
 ) -> pl.Series:
     """A struct with the logical shape of `schema`, from raw fields under physical names."""
     leaves: list[pl.Series] = []
+    # Looked up once: a frame makes the list of its names for each question.
+    found = {} if raw is None else {column.name: column for column in raw.get_columns()}
     for f in schema.fields:
         name = contract.physical_name(f, mapping)
         leaf: pl.Series | None
         if isinstance(f.type, contract.Struct):
-            nested = None if raw is None else _child(raw, name)
+            nested = _fields(found.get(name))
             leaf = _mirror(nested, f.type, mapping, height, convert)
             if not leaf.struct.fields:
                 continue
         else:
-            there = raw is not None and name in raw.columns
-            leaf = convert(
-                raw[name].alias("") if raw is not None and there else None, f.type, height
-            )
+            column = found.get(name)
+            leaf = convert(None if column is None else column.alias(""), f.type, height)
             if leaf is None:
                 continue
         leaves.append(leaf.alias(f.name))
