@@ -52,7 +52,7 @@ from lakelog.log.history import (
     times_of,
     with_stable_listing,
 )
-from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping, moved_column
 from lakelog.sql.condition import condition
@@ -319,7 +319,7 @@ class _Feed:
         at = times_of(
             commit_times(listing.commits),
             decoded.commit_infos,
-            lambda: self.snapshot.stamped_from(listing),
+            lambda: latest_stamped_from(self.snapshot, listing),
         ).with_columns(as_time("timestamp"))
         files = files.join(at, on="version", how="left", maintain_order="left")
         physical = self._physical(self.snapshot.metadata)

@@ -26,7 +26,7 @@ from lakelog.log.history import (
     read_above_damage,
     with_stable_listing,
 )
-from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata
 
@@ -117,7 +117,7 @@ def _activity(log: Log, snapshot: LogSnapshot, above: int, listing: LogListing) 
         parts.append(actions.conform(found, _READ).filter(wanted).sort(actions.ORDER))
         infos += decoded.commit_infos
     rows = pl.concat(parts) if parts else actions.empty(_READ)
-    commits = history_of(log, listing, infos, lambda: snapshot.stamped_from(listing))
+    commits = history_of(log, listing, infos, lambda: latest_stamped_from(snapshot, listing))
     commits = commits.filter(
         pl.col("version").is_between(above, snapshot.version, closed="right")
     ).sort("version")

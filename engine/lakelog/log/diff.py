@@ -13,7 +13,7 @@ from lakelog.dialects.log_content import Actions, LogListing
 from lakelog.log.context import Log, state_times
 from lakelog.log.history import as_time, times_of, with_stable_listing
 from lakelog.log.replay import Layers
-from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol
 
@@ -99,7 +99,7 @@ class _Between:
         times = times_of(
             state_times(log, listing),
             decoded.commit_infos,
-            lambda: newer.stamped_from(listing),
+            lambda: latest_stamped_from(newer, listing),
         ).with_columns(as_time("timestamp"))
         return _Between(
             len(commits) == high - low, decoded, times.join(infos, on="version", how="left")

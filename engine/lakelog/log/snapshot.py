@@ -107,7 +107,7 @@ class LogSnapshot:
         log, at = self._state.log, self.in_commit_timestamp
         listing = log.list_all()
         if at is not None:
-            since = self.stamped_from(listing)
+            since = latest_stamped_from(self, listing)
             if since is not None and self.version >= since:
                 return at
         times = state_times(log, listing).filter(pl.col("version") == self.version)
@@ -118,12 +118,6 @@ class LogSnapshot:
         """The in-commit timestamp of the version's commit, or None, whether or not it applies."""
         info = self.read_state(lambda state: state.last_commit_info)
         return in_commit_timestamp(info) if info is not None else None
-
-    def stamped_from(self, listing: LogListing) -> int | None:
-        """`Metadata.stamped_from` of the latest version in a listing of the log."""
-        if self.version >= latest_version(listing, self.path):
-            return self.read_state(lambda state: state.metadata).stamped_from
-        return stamped_from(self._state.log)
 
     @property
     def protocol(self) -> Protocol:
@@ -390,3 +384,10 @@ class EvolvedSnapshot(LogSnapshot):
     def table_configuration(self) -> TableConfiguration:
         """The protocol with the new metadata."""
         return super().table_configuration.changed(metadata=self._metadata)
+
+
+def latest_stamped_from(snapshot: LogSnapshot, listing: LogListing) -> int | None:
+    """`Metadata.stamped_from` of the latest version in a listing of the log."""
+    if snapshot.version >= latest_version(listing, snapshot.path):
+        return snapshot.metadata.stamped_from
+    return stamped_from(snapshot.read_state(lambda state: state.log))
