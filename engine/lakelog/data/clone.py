@@ -29,6 +29,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.redaction import redact
 from lakelog.storage.bounded import bounded
 from lakelog.storage.containment import Reach
+from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from lakelog.transaction.create import NewTable
 from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import CHECKPOINT_PROTECTION, with_tracking_columns
@@ -37,8 +38,8 @@ from lakelog.transaction.row_tracking import DOMAIN, ROW_ID_COLUMN, ROW_VERSION_
 from lakelog.transaction.runtime import Runtime
 
 _OF_THE_LOG = (
-    "delta.inCommitTimestampEnablementVersion",
-    "delta.inCommitTimestampEnablementTimestamp",
+    ENABLEMENT_VERSION,
+    ENABLEMENT_TIMESTAMP,
     CHECKPOINT_PROTECTION,
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,

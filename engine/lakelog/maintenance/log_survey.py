@@ -37,6 +37,7 @@ from lakelog.maintenance.retention_bounds import Commits, Facts, Horizon, Retent
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.base import FileEntry
+from lakelog.transaction.metadata_changes import CHECKPOINT_PROTECTION
 
 _T = TypeVar("_T")
 
@@ -245,9 +246,8 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
     """``requireCheckpointProtectionBeforeVersion`` if the protocol has the feature, else 0."""
     if "checkpointProtection" not in (protocol.writer_features or ()):
         return 0
-    key = "delta.requireCheckpointProtectionBeforeVersion"
-    text = metadata.configuration.get(key) or "0"
-    check_value(key, text, LONG_COUNT)
+    text = metadata.configuration.get(CHECKPOINT_PROTECTION) or "0"
+    check_value(CHECKPOINT_PROTECTION, text, LONG_COUNT)
     return int(text)
 
 

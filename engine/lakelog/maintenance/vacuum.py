@@ -304,8 +304,7 @@ class Vacuum:
         return VacuumReport(self.log.table, version, deleted, size_bytes, spared, tuple(errors))
 
     def _retention(self, metadata: Metadata) -> int:
-        options = CheckpointOptions.of(metadata.configuration, self.log.dialect)
-        promised = options.deleted_file_retention_ms
+        promised = self._promised(metadata)
         if self.retention_ms is None:
             return promised
         if self.retention_ms < 0:
@@ -329,7 +328,7 @@ class Vacuum:
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
             found.add(_removed_since(frame, cutoff_ms))
-        if self._is_longer(snapshot.metadata):
+        if (self.retention_ms or 0) > self._promised(snapshot.metadata):
             # Checkpoints drop the removes that are older than the table's own retention.
             with_stable_listing(
                 self.log, lambda listing: self._protect_removed(listing, found, cutoff_ms)
@@ -353,10 +352,10 @@ class Vacuum:
                     if frame.height:
                         found.add(actions.of_type(frame, kind))
 
-    def _is_longer(self, metadata: Metadata) -> bool:
-        """Whether removed files are kept for longer than the table's own retention."""
-        promised = CheckpointOptions.of(metadata.configuration, self.log.dialect)
-        return (self.retention_ms or 0) > promised.deleted_file_retention_ms
+    def _promised(self, metadata: Metadata) -> int:
+        """The table's own retention of removed files, in milliseconds."""
+        options = CheckpointOptions.of(metadata.configuration, self.log.dialect)
+        return options.deleted_file_retention_ms
 
     def _protect_removed(self, listing: LogListing, found: References, cutoff_ms: int) -> None:
         """Protect the files that the remaining commits removed since a time."""

@@ -18,6 +18,7 @@ import polars as pl
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata
+from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import (
     CHECKPOINT_PROTECTION,
@@ -29,8 +30,8 @@ from lakelog.transaction.schema_conversion import schema_text
 
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
-    "delta.inCommitTimestampEnablementVersion",
-    "delta.inCommitTimestampEnablementTimestamp",
+    ENABLEMENT_VERSION,
+    ENABLEMENT_TIMESTAMP,
 )
 _GREATEST = (MAX_COLUMN_ID, CHECKPOINT_PROTECTION)
 

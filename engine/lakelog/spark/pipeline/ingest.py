@@ -4,8 +4,8 @@ Spark's own reader silently reads a text in a numeric column as null, a truncate
 nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
 and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
 a line with a value that Spark would change, and a line that is not UTF-8 raise an error with file
-and text. Blank lines are skipped. A key that
-is not in the schema is ignored, and a key that is missing in the line is null.
+and text. Blank lines are skipped. A key that is not in the schema is ignored, and a key that is
+missing in the line is null.
 
 - ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
   batch in its checkpoint before it reads it. The sink records each batch in the commit that
