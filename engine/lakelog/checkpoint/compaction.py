@@ -20,11 +20,11 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-import orjson
 import polars as pl
 
 from lakelog import telemetry
 from lakelog.checkpoint.bounded_memory import Budget, Spill, release, resident_bytes
+from lakelog.checkpoint.compare import with_sorted_json
 from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.publish import put_unless_exists
 from lakelog.checkpoint.state_source import count_partitions
@@ -284,9 +284,4 @@ class _Compaction:
 
 def _digest(rows: pl.DataFrame) -> Digest:
     """The digest over all columns of commits; the fields of ``extra`` are sorted first."""
-    if "extra" in rows.columns and rows["extra"].null_count() < rows.height:
-        texts = rows["extra"].drop_nulls().unique()
-        ordered = [orjson.dumps(orjson.loads(t), option=orjson.OPT_SORT_KEYS) for t in texts]
-        lookup = {text: o.decode() for text, o in zip(texts, ordered, strict=True)}
-        rows = rows.with_columns(pl.col("extra").replace_strict(lookup, return_dtype=pl.String))
-    return digest(rows, _COMPARED)
+    return digest(with_sorted_json(rows, "extra"), _COMPARED)

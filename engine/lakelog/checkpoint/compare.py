@@ -127,7 +127,8 @@ class Comparison:
             return frame
         kind = frame["actionType"][0]
         if self.alike:
-            frame = _with_parsed_schemas(self.dialect.comparable(frame))
+            # Another writer may space the JSON of a schema in another way.
+            frame = with_sorted_json(self.dialect.comparable(frame), "schemaString")
         if self.dialect.map_statistics:
             return frame
         made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
@@ -193,11 +194,11 @@ def _limited(values: pl.Series, there: pl.Series) -> pl.Series:
     return pl.Series(values.name, [None], values.dtype).new_from_index(0, values.len())
 
 
-def _with_parsed_schemas(frame: pl.DataFrame) -> pl.DataFrame:
-    """Schemas of equal JSON, which another writer may space in another way, as equal texts."""
-    if "schemaString" not in frame.columns:
+def with_sorted_json(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The rows with equal texts for equal JSON in a column, if they have it."""
+    if column not in frame.columns:
         return frame
-    texts = frame["schemaString"]
+    texts = frame[column]
     known = texts.unique().drop_nulls().to_list()
     return frame.with_columns(texts.replace(known, list(map(_canonical, known))))
 
