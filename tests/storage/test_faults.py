@@ -31,6 +31,8 @@ OWN, OTHER = b"own content " * 100, b"the other's content"
 PATH = "log/00000000000000000007.json"
 ON_PATH = r"log(/|%2F)00000000000000000007\.json"
 WRITES = "PUT|POST"
+# More than the driver repeats a request: s3fs up to ten times in these tests, the others never.
+FAULTS_OF_AN_OUTAGE = {"moto": 18, "ministack": 18, "azurite": 8, "gcs": 8}
 ALWAYS = 1_000_000
 
 READ_TIMEOUT_S = 2.0
@@ -146,6 +148,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(azure, "_JITTER_S", PAUSE_S)
     monkeypatch.setattr(azure, "_PAUSE_BASE", 0.0)
     monkeypatch.setattr(conditional, "_FIRST_PAUSE_S", PAUSE_S)
+    monkeypatch.setattr(conditional, "_LONGEST_PAUSE_S", PAUSE_S)
 
 
 def outcome(call: Callable[[], bool]) -> bool | type[LakelogError]:
@@ -220,6 +223,19 @@ def test_a_creation_survives_one_fault(cloud: Cloud, fault: Fault) -> None:
         assert cloud.store.put_if_absent(PATH, OWN) is True
     assert cloud.content() == OWN
     assert effects(requests) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
+def test_a_write_survives_more_faults_than_its_driver_repeats_it(
+    cloud: Cloud, fault: Fault
+) -> None:
+    faults = FAULTS_OF_AN_OUTAGE[cloud.name]
+    for write in (cloud.store.put_if_absent, cloud.store.put):
+        with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH, faults)) as requests:
+            assert write(PATH, OWN) in {True, None}
+        assert sum(r.fault is not None for r in requests) == faults
+        assert cloud.content() == OWN
+        cloud.without_proxy().delete(PATH)
 
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)

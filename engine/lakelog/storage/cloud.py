@@ -165,7 +165,7 @@ class CloudStore(FsspecStore):
         return None
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file if its name is free; the request is retried at most four times."""
+        """Create a file if its name is free; the request is retried at most nine times."""
         require_content(path, data)
         bucket, key = self._split_writable(path)
         cloud, filesystem = self._cloud, self._filesystem

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
 from lakelog.redaction import redact, scrub
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _DEADLINE_S = 60.0
@@ -64,7 +64,7 @@ async def write_until_certain(
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     chance: Callable[[], float] = random.random,
 ) -> bool:
-    """Write, with at most five attempts in about a minute; return False if the name is taken.
+    """Write, with at most ten attempts in about a minute; return False if the name is taken.
 
     Raises OutcomeUnknownError if an attempt may have succeeded, UnavailableError if none did.
     """

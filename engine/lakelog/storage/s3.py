@@ -122,9 +122,11 @@ class S3:
             return UNKNOWN
         if TAKEN in attempts:
             return TAKEN
-        if any(not attempt.certain for attempt in attempts):
-            return UNKNOWN  # s3fs has exhausted its retries
-        return BUSY if BUSY in attempts[-1:] else REFUSED
+        last = attempts[-1] if attempts else REFUSED
+        if all(attempt.certain for attempt in attempts):
+            return last
+        # s3fs has exhausted its retries, of about 2 s.
+        return LOST if last.retry else UNKNOWN
 
     @property
     def deleted_at_once(self) -> int:
@@ -271,7 +273,7 @@ def _end_attempt(
     if not attempts:
         return
     if caught_exception is not None:
-        attempts[-1] = REFUSED if _NEVER_SENT & class_names(caught_exception) else LOST
+        attempts[-1] = BUSY if _NEVER_SENT & class_names(caught_exception) else LOST
     elif response is not None:
         code = str(response[1].get("Error", {}).get("Code", ""))
         attempts[-1] = _judge_answer(int(response[0].status_code), code)
