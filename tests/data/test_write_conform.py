@@ -64,6 +64,7 @@ LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
     (pa.nulls(2), Array(LONG), [None, None]),
     (pa.array([WHEN], pa.timestamp("ns")), Primitive("timestamp_ntz"), [WHEN]),
     (pa.array([WHEN.date()], pa.date64()), Primitive("date"), [WHEN.date()]),
+    (pa.array([WHEN.date()]), Primitive("timestamp_ntz"), [dt.datetime(2024, 1, 31)]),
     (pa.array([[1, None], None], pa.list_(pa.int8())), Array(LONG), [[1, None], None]),
     (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), Array(INTEGER), [[1, 2]]),
     (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), Map(STRING, LONG), [[("k", 1)]]),

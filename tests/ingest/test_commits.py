@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import shutil
 import threading
 from pathlib import Path
@@ -227,6 +229,38 @@ def test_row_that_fits_the_changed_table_is_accepted_at_once(
         ingestor.write({"id": 1 << 40})
         assert ingestor.status().rows_diverted == 0
     assert ids(table.scan()) == [-1, 1, 2, 3, 1 << 40]
+
+
+WIDER: list[tuple[Any, str, Any]] = [
+    (pl.Decimal(10, 2), "decimal(14,4)", decimal.Decimal("1.25")),
+    (pl.Int32, "decimal(12,1)", decimal.Decimal(5)),
+    (pl.Int64, "decimal(20,0)", decimal.Decimal(5)),
+    (pl.Int8, "double", 5.0),
+    (pl.Float32, "double", 1.5),
+    (pl.Date, "timestamp_ntz", dt.date(2026, 1, 5)),
+]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+@pytest.mark.parametrize(("narrow", "wide", "value"), WIDER)
+def test_rows_of_a_narrower_type_are_committed_and_read(
+    tmp_path: Path, directory: Path, narrow: Any, wide: str, value: Any, key: str | None
+) -> None:
+    schema = {"id": pl.Int64, "x": narrow, "s": pl.Struct({"x": narrow})}
+    table = lakelog.create(tmp_path / "narrow", schema, upkeep=False)
+    (given,) = pl.Series([value]).cast(narrow)
+    with quiet(table, directory, key=key) as ingestor:
+        ingestor.write({"id": 1, "x": given})
+        rows = {"id": [2], "x": [given], "s": [{"x": given}]}
+        ingestor.write(pl.DataFrame(rows, schema=schema))
+        for name in ("x", "s.x"):
+            table.alter.widen_column(name, wide, enable=True)
+        if isinstance(value, dt.date):
+            value = dt.datetime.combine(value, dt.time())
+        expected = [(1, value, None), (2, value, {"x": value})]
+        assert ingestor.read_your_writes().sort("id").collect().rows() == expected
+        ingestor.write({"id": 3, "x": value, "s": {"x": value}})
+    assert table.to_polars().sort("id").rows() == [*expected, (3, value, {"x": value})]
 
 
 def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:

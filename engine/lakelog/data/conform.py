@@ -3,9 +3,9 @@
 Columns are matched by name. A missing column gets its default, the value of its expression if it is
 generated, else null; a column that the table lacks is an error, or is added to the table's schema
 (`merged_schema`). Types are changed only if no value changes: whole numbers that fit, decimals that
-keep every digit, times of another unit or zone at the same instant. Dictionaries, run-end encoded
-columns, views and extension types are stored as the values that they represent. Whole columns are
-converted and checked.
+keep every digit, times of another unit or zone at the same instant, dates as midnight without a
+zone. Dictionaries, run-end encoded columns, views and extension types are stored as the values that
+they represent. Whole columns are converted and checked.
 
 An empty text or binary value of a partition column becomes null here, before any condition is
 evaluated: the log has one spelling for both.
@@ -506,6 +506,7 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
         kin = is_.is_date(given)
     elif name in {"timestamp", "timestamp_ntz"}:
         kin = is_.is_timestamp(given) and (given.tz is None) == (name == "timestamp_ntz")
+        kin = kin or (name == "timestamp_ntz" and is_.is_date(given))  # as Type Widening
     elif name == "binary":
         kin = is_.is_binary(given) or is_.is_large_binary(given) or is_.is_binary_view(given)
         kin = kin or is_.is_fixed_size_binary(given)

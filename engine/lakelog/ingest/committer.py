@@ -299,7 +299,7 @@ class Committer:
             )
         try:
             if self.state.key:
-                changes, deleted = self.changes(records)
+                changes, deleted = self.changes(records, self.codecs)
                 merge_changes(tx, changes, deleted, self.state)
             else:
                 tables = self.codecs.rows.decode(records.of("PUT")[0])
@@ -319,11 +319,11 @@ class Committer:
             )
         return tx.version, rows
 
-    def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
+    def changes(self, records: Records, codecs: Codecs) -> tuple[pl.DataFrame, str]:
         """The last row of each key, and the name of the column that marks deleted keys."""
-        deleted = unused_name(DELETED, self.state.schema.names)
+        deleted = unused_name(DELETED, codecs.rows.schema.names)
         keys = [*map(column_named, self.state.key)]
-        every = _in_order(self.codecs, records, deleted)
+        every = _in_order(codecs, records, deleted)
         return every.unique(keys, keep="last", maintain_order=True), deleted
 
     def _confirm(self, seq: int, txn: int | None) -> None:
@@ -385,11 +385,13 @@ class Committer:
         if lost is not None:
             raise self._lost(lost, snapshot)
         schema = rows.collect_schema()
+        codecs = Codecs.of(replace(self.state, schema=snapshot.schema))
         try:
             if not self.state.key:
-                return pl.concat([rows, _cast(self._appended(snapshot, records), schema)])
-            changes, deleted = self.changes(records)
-            puts = self._shown(snapshot).table(changes.filter(~pl.col(deleted)).drop(deleted))
+                return pl.concat([rows, _cast(_appended(codecs.rows, snapshot, records), schema)])
+            changes, deleted = self.changes(records, codecs)
+            changed = changes.filter(~pl.col(deleted)).drop(deleted)
+            puts = _shown(codecs.rows, snapshot).table(changed)
         except InvalidInputError as error:
             raise _refused(error, self.table.path) from error
         keys = list(map(column_named, self.state.key))
@@ -399,21 +401,6 @@ class Committer:
         # The merge replaces each row of a key that the table has several times.
         replaced = rows.select(keys).join(own, on=keys, how="semi")
         return pl.concat([kept, new.join(replaced, on=keys, how="left")])
-
-    def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
-        """The rows of records in the schema of a version, in the order of the log."""
-        puts, _ = records.of("PUT")
-        rows = self.codecs.rows.concat(self.codecs.rows.decode(puts))
-        order = np.argsort(puts.numbers(), kind="stable")
-        return pl.DataFrame(self._shown(snapshot).table(rows.take(pa.array(order))))
-
-    def _shown(self, snapshot: Snapshot) -> Conform:
-        """Brings rows under the schema of a version; values that a commit generates are null."""
-        fields = [
-            replace(field, nullable=True) if field.name in self.codecs.rows.computed else field
-            for field in snapshot.schema.fields
-        ]
-        return Conform(fields, snapshot.metadata.partition_columns)
 
     def pending(self, after: int | None = None, last: int | None = None) -> Records:
         """The records after a sequence number; None is the last committed one."""
@@ -427,6 +414,23 @@ class Committer:
         with self._truncating:
             pending = self.pending(self._log.truncated_to).positions()
             return {**self.state.positions, **pending}
+
+
+def _appended(codec: RowCodec, snapshot: Snapshot, records: Records) -> pl.DataFrame:
+    """The rows of records in the schema of a version, in the order of the log."""
+    puts, _ = records.of("PUT")
+    rows = codec.concat(codec.decode(puts))
+    order = np.argsort(puts.numbers(), kind="stable")
+    return pl.DataFrame(_shown(codec, snapshot).table(rows.take(pa.array(order))))
+
+
+def _shown(codec: RowCodec, snapshot: Snapshot) -> Conform:
+    """Brings rows under the schema of a version; values that a commit generates are null."""
+    fields = [
+        replace(field, nullable=True) if field.name in codec.computed else field
+        for field in snapshot.schema.fields
+    ]
+    return Conform(fields, snapshot.metadata.partition_columns)
 
 
 def pending_rows(directory: str) -> pl.DataFrame:

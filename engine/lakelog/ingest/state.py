@@ -46,7 +46,6 @@ from lakelog.model.contract import (
     DataType,
     Field,
     Map,
-    Primitive,
     Struct,
     parse_schema,
     to_json,
@@ -564,14 +563,6 @@ def _is_same(old: Field, new: Field) -> bool:
     return bool(ids[0] == ids[1])
 
 
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-}
-
-
 def _holds(old: DataType, new: DataType) -> bool:
     match old, new:
         case Struct(fields), Struct():
@@ -580,6 +571,4 @@ def _holds(old: DataType, new: DataType) -> bool:
             return _holds(a, b)
         case Map(key, value, _), Map(new_key, new_value, _):
             return _holds(key, new_key) and _holds(value, new_value)
-        case Primitive(a), Primitive(b):
-            return a == b or b in _WIDER.get(a, ())
-    return old == new
+    return old == new or contract.is_widening(old, new)
