@@ -23,6 +23,7 @@ from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
     LogLockedError,
+    OutcomeUnknownError,
     StreamMismatchError,
     UnsupportedFeatureError,
 )
@@ -648,3 +649,18 @@ def test_rows_of_asynchronous_writes_are_durable_when_they_return(
 
     assert sorted(asyncio.run(main())) == list(range(1, 101))
     assert len(ids(table.scan())) == 99
+
+
+def test_ingestor_without_its_lock_does_not_replace_the_state_of_the_next(
+    table: lakelog.Table, directory: Path
+) -> None:
+    first = quiet(table, directory)
+    (directory / "wal" / "wal.lock").unlink()
+    with quiet(table, directory) as second:
+        second.write({"id": 1}, source="feed", offset=100)
+    table.alter.add_columns({"more": pl.Int64})
+    with pytest.raises(OutcomeUnknownError, match="lock file"):
+        first.write({"id": 2, "more": 3})
+    first.close(flush=False)
+    with quiet(table, directory) as again:
+        assert again.offsets() == {"feed": 100}

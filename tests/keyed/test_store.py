@@ -12,7 +12,12 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.errors import InvalidInputError, KeyNotFoundError, LogLockedError
+from lakelog.errors import (
+    InvalidInputError,
+    KeyNotFoundError,
+    LogLockedError,
+    OutcomeUnknownError,
+)
 from lakelog.keyed import rows, sorted_file
 from lakelog.keyed.store import KeyedStore
 
@@ -422,3 +427,31 @@ def test_put_table_accepts_arrow_polars_and_pandas_tables(tmp_path: Path) -> Non
             with pytest.raises(InvalidInputError, match="keys and values"):
                 store.put_many(none)
         assert state(store) == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("call", ["flush", "compact"])
+@pytest.mark.parametrize("deleted_lock", [True, False])
+def test_writer_without_its_lock_changes_no_file_of_the_next_writer(
+    tmp_path: Path, call: str, deleted_lock: bool
+) -> None:
+    first = KeyedStore(tmp_path / "store")
+    first.put("a", "1")
+    first.flush()
+    first.put("b", "2")
+    if call == "compact":
+        first.flush()
+    if deleted_lock:
+        (tmp_path / "store" / "wal" / "wal.lock").unlink()
+    else:
+        (tmp_path / "store").rename(tmp_path / "moved")
+    with KeyedStore(tmp_path / "store") as second:
+        second.put("c", "3")
+        second.flush()
+        second.put("d", "4")
+        second.compact()
+        with pytest.raises(OutcomeUnknownError, match="lock file"):
+            getattr(first, call)()
+    first.close()
+    with KeyedStore(tmp_path / "store") as again:
+        kept = {b"c": b"3", b"d": b"4"}
+        assert state(again) == (kept | {b"a": b"1", b"b": b"2"} if deleted_lock else kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,40 @@ def test_writer_stops_writing_if_its_lock_file_is_missing(
     with WriteAheadLog(tmp_path) as again:
         kept = ["a", "d"] if replace else ["a"]
         assert [record.key.decode() for record in again.replay()] == kept
+
+
+@pytest.mark.parametrize("moved", ["log", "log/wal.lock"])
+def test_writer_stops_if_its_directory_or_lock_file_was_renamed(tmp_path: Path, moved: str) -> None:
+    first = WriteAheadLog(tmp_path / "log")
+    first.append("PUT", "a", b"1")
+    (tmp_path / moved).rename(tmp_path / "old")
+    with WriteAheadLog(tmp_path / "log") as second:
+        second.append("PUT", "b", b"2")
+        with pytest.raises(OutcomeUnknownError, match="deleted or moved"):
+            first.append("PUT", "c", b"3")
+        first.close()
+    with WriteAheadLog(tmp_path / "log") as again:
+        kept = ["b"] if moved == "log" else ["a", "b"]
+        assert [record.key.decode() for record in again.replay()] == kept
+
+
+def test_writer_without_its_lock_does_not_sync_or_truncate(tmp_path: Path) -> None:
+    for call in ("sync", "truncate"):
+        log = WriteAheadLog(tmp_path / call)
+        log.append("PUT", "a", b"1")
+        log.truncate(1)
+        (tmp_path / call / "wal.lock").unlink()
+        with pytest.raises(OutcomeUnknownError, match="deleted or moved"):
+            log.sync() if call == "sync" else log.truncate(1)
+        log.close()
+
+
+def test_log_without_unsynced_records_is_closed_after_its_directory_was_deleted(
+    tmp_path: Path,
+) -> None:
+    with WriteAheadLog(tmp_path / "log") as log:
+        log.append("PUT", "a", b"1")
+        shutil.rmtree(tmp_path / "log")
 
 
 def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ class Ingestor(Closing):
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = opened_log(path, sync, disk)
         try:
-            self._directory = IngestDirectory(path, disk)
+            self._directory = IngestDirectory(path, disk, self._log)
             state, snapshot = self._opened_state(key_names(key))
             self._committer = Committer(
                 self._table,

@@ -58,7 +58,7 @@ from lakelog.wal.disk import (
     disk_errors,
     local_directory,
 )
-from lakelog.wal.log import Sync, WriteAheadLog
+from lakelog.wal.log import Sync, WriteAheadLog, require_lock
 from lakelog.wal.writer import write_all
 
 _STATE_NAME = "ingest.json"
@@ -229,8 +229,8 @@ def read_state(directory: str) -> IngestState:
 class IngestDirectory:
     """The files of a directory next to its log. Its owner has the lock of the log."""
 
-    def __init__(self, directory: str, disk: Disk) -> None:
-        self.path, self._disk = directory, disk
+    def __init__(self, directory: str, disk: Disk, log: WriteAheadLog | None = None) -> None:
+        self.path, self._disk, self._log = directory, disk, log
         self._guard = threading.Lock()
         self._rejected: WritableFile | None = None
         self._written: dict[str, set[tuple[Any, ...]]] = {}
@@ -308,6 +308,8 @@ class IngestDirectory:
                 file.sync()
             finally:
                 file.close()
+            if self._log is not None:
+                require_lock(self._log)
             self._disk.rename(temporary, self.state_path)
             self._disk.sync_directory(self.path)
 

@@ -151,12 +151,17 @@ _TEMPORARY = re.compile(r"(\d{20})\.tmp")
 
 
 class StoreDirectory:
-    """The directory of a store's files, for the thread that holds the store's log."""
+    """The directory of a store's files, for the thread that holds the store's log. `check_lock`
+    raises if another process may write to the store; files are replaced and deleted only after it.
+    """
 
-    def __init__(self, directory: str, disk: Disk, cache: GroupCache) -> None:
+    def __init__(
+        self, directory: str, disk: Disk, cache: GroupCache, check_lock: Callable[[], None]
+    ) -> None:
         self._directory = directory
         self._disk = disk
         self._cache = cache
+        self._check_lock = check_lock
         self._last_number = 0
         self._unnamed: list[str] = []  # written, and possibly in the current manifest
         self._unused: list[str] = []  # no longer in the manifest, oldest first
@@ -234,6 +239,8 @@ class StoreDirectory:
         the directory without the manifest, a record must not outlive its later tombstone.
         """
         self._unused += [file.name for file in files]
+        if self._unused:
+            self._check_lock()
         with store_errors("remove an old file", self._directory):
             while self._unused:
                 with contextlib.suppress(FileNotFoundError):  # never created, or deleted before
@@ -245,8 +252,8 @@ class StoreDirectory:
         self, number: int, name: str, write: Callable[[BinaryIO], _Made | None]
     ) -> _Made | None:
         temporary = self._path(f"{number:020}.tmp")
+        file = self._disk.open_append(temporary, create=True)
         try:
-            file = self._disk.open_append(temporary, create=True)
             try:
                 sink = io.BufferedWriter(_Sink(file), 1 << 20)
                 made = write(cast("BinaryIO", sink))
@@ -258,6 +265,7 @@ class StoreDirectory:
             if made is None:
                 self._disk.remove(temporary)
                 return None
+            self._check_lock()
             self._disk.rename(temporary, self._path(name))
         except BaseException:
             # Frees disk space; if this fails too, the next opening deletes it.

@@ -37,7 +37,7 @@ from lakelog.keyed.manifest import StoreDirectory, store_errors
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
-from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.log import WriteAheadLog, require_lock
 from lakelog.wal.records import data_of
 
 
@@ -175,7 +175,9 @@ class KeyedStore(Closing):
         self._upkeep_error: LakelogError | None = None
         self._truncated_seq_num = 0
         self._log_may_have_more = False
-        self._files_directory = StoreDirectory(self._directory, disk, GroupCache(_CACHE_BYTES))
+        self._files_directory = StoreDirectory(
+            self._directory, disk, GroupCache(_CACHE_BYTES), lambda: require_lock(self._wal)
+        )
         try:
             if read_only:
                 self._view = opening.read_during_writes(self._files_directory, self._wal)

@@ -184,7 +184,7 @@ class HeldLock(Protocol):
     was_closed_cleanly: bool
 
     def is_held(self) -> bool:
-        """Whether the lock excludes other processes: its file was not deleted."""
+        """Whether the lock excludes other processes: its path still names the locked file."""
 
     def release(self, *, cleanly: bool = False) -> None:
         """Release the lock; can be called repeatedly."""
@@ -300,7 +300,7 @@ class LocalDisk:
                 os.lseek(file, 0, os.SEEK_SET)
                 with contextlib.suppress(OSError):  # informative only, and a full disk has no space
                     os.write(file, owner.encode())
-                return LocalLock(file, was_closed_cleanly=was_closed_cleanly)
+                return LocalLock(file, path, was_closed_cleanly=was_closed_cleanly)
             found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
         except BaseException:
             os.close(file)
@@ -369,14 +369,21 @@ class LocalLock:
     not share it, because the lock would outlive its owner.
     """
 
-    def __init__(self, descriptor: int, *, was_closed_cleanly: bool) -> None:
+    def __init__(self, descriptor: int, path: str, *, was_closed_cleanly: bool) -> None:
         self.was_closed_cleanly = was_closed_cleanly
+        self._path = os.path.abspath(path)
         self._descriptor = descriptor
+        self._identity = _identity(os.fstat(descriptor))
         _held.add(self)
 
     def is_held(self) -> bool:
         """As `HeldLock.is_held`."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        # The directory may have been renamed, and another writer locked a new file of that name.
+        # While the file is open, no other has its identity.
+        try:
+            return _identity(os.stat(self._path)) == self._identity
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def release(self, *, cleanly: bool = False) -> None:
         """As `HeldLock.release`."""
@@ -395,6 +402,10 @@ class LocalLock:
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 _held: weakref.WeakSet[LocalLock] = weakref.WeakSet()

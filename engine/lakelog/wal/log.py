@@ -408,7 +408,8 @@ class WriteAheadLog(Closing):
 
         def act() -> None:
             try:
-                if self._sync != "none" and writer.poison is None and not access.is_closed:
+                is_open = writer.poison is None and not access.is_closed
+                if self._sync != "none" and is_open and writer.unsynced_bytes:
                     writer.sync()
             finally:
                 writer.close()
@@ -527,6 +528,19 @@ def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
 def _owner() -> str:
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return f"process {os.getpid()} on {socket.gethostname()} since {started}\n"
+
+
+def require_lock(log: WriteAheadLog) -> None:
+    """Raise if the log can no longer be written, for example because its lock was lost. Owners of a
+    log whose lock covers more files check it before they replace or delete one.
+    """
+    writer = log._writer()  # noqa: SLF001 - for owners of logs in this package, so not a method
+
+    def act() -> None:
+        writer.check()
+        writer.check_lock()
+
+    log._do(act)  # noqa: SLF001
 
 
 def append_part(log: WriteAheadLog, op: Op, part: object, encode: Encode) -> tuple[int, int]:

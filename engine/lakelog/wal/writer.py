@@ -111,7 +111,7 @@ class Writer:
                 found=records,
                 hint="begin a new log",
             )
-        self._check_lock()
+        self.check_lock()
         start = self.end
         try:
             written = write_all(self.file, pieces)
@@ -151,6 +151,7 @@ class Writer:
         """Sync the written frames."""
         self.check()
         if self.durable_end == self.end:
+            self.check_lock()
             return
         try:
             self.file.sync()
@@ -164,18 +165,30 @@ class Writer:
         except BaseException as cause:
             self.poison = f"an fsync failed ({type(cause).__name__})"
             raise
-        self._check_lock()
+        self.check_lock()
         self.durable_end = self.end
 
-    def _check_lock(self) -> None:
-        if not self.is_locked():
-            self.poison = "the lock file was deleted"
-            raise OutcomeUnknownError(
-                "the lock file of the write-ahead log was deleted, so another process may have "
-                "written to the log",
-                path=self.directory,
-                hint=UNKNOWN_HINT,
-            )
+    def check_lock(self) -> None:
+        """Raise if the writer no longer has its lock. It must not change any file then: another
+        writer may use the directory, or the path may name another directory.
+        """
+        cause: OSError | None = None
+        try:
+            if self.is_locked():
+                return
+        except OSError as error:
+            cause = error
+        self.poison = (
+            "the lock file was deleted or moved" if cause is None else f"its lock: {cause}"
+        )
+        raise OutcomeUnknownError(
+            "the lock file of the write-ahead log was deleted or moved, so another process may "
+            "have written to the log"
+            if cause is None
+            else f"the lock of the write-ahead log cannot be checked: {cause}",
+            path=self.directory,
+            hint=UNKNOWN_HINT,
+        ) from cause
 
     def rotate(self) -> None:
         """Begin a new segment, after making the current one durable. The old segment is sealed only
@@ -248,6 +261,7 @@ class Writer:
 
     def _remove_truncated(self) -> list[str]:
         removed: list[str] = []
+        self.check_lock()
         try:
             while len(self.places) > 1 and self.places[1].first_seq - 1 <= self.truncated_to:
                 with contextlib.suppress(FileNotFoundError):
