@@ -257,7 +257,9 @@ def with_nulls(draw: st.DrawFn, column: str, term: pl.Expr) -> pl.Expr:
             changed: list[pl.Expr] = [
                 term.clip(value, other),
                 term.fill_null(null),
+                term.fill_null(value),
                 pl.coalesce(null, term),
+                pl.coalesce(term, other),
                 pl.when(flag).then(null).otherwise(term),
             ]
             chosen = draw(st.sampled_from(changed))
@@ -528,6 +530,9 @@ def test_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
     rows: list[dict[str, str | None]] = [{"p": "x"}, {}, {"p": ""}, {"p": None}]
     assert keep(p > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]
     assert keep(p.is_null(), rows, [None] * 4) == [True, True, True, True]
+    replaced = p.fill_null(date(2023, 1, 1))
+    assert keep(replaced > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]
+    assert keep(replaced < date(2024, 1, 1), rows, [None] * 4, satisfied=False)[:2] == [True, True]
 
 
 NULL_DATE = pl.lit(None, dtype=pl.Date)

@@ -495,8 +495,12 @@ class _Walker:
             return None
         if value.len() != self.height:
             return None
+        unknown = FALSE
+        if not known.all():
+            # An expression may replace the null of an unknown value, which is then not its bound.
+            value = pl.select(pl.when(known).then(value).alias("value"))["value"]
+            unknown = ~self._add(known)
         column = self._add(value)
-        unknown = FALSE if known.all() else ~self._add(known)
         return Values(
             column,
             column,
