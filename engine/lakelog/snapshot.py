@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.input_validation import as_names, checked_methods, require_version
+from lakelog.log.context import utc_time
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
@@ -235,12 +235,11 @@ class Snapshot(LogSnapshot):
     def facts(self) -> dict[str, Any]:
         """Version, time, schema, protocol and properties as plain data. Reads no file actions."""
         metadata, protocol = self.metadata, self.protocol
-        at = self.timestamp_ms
         return {
             "path": self.path,
             "format": self.format,
             "version": self.version,
-            "timestamp": None if at is None else dt.datetime.fromtimestamp(at / 1000, dt.UTC),
+            "timestamp": utc_time(self.timestamp_ms),
             "id": metadata.id,
             "name": metadata.name,
             "partitionColumns": list(metadata.partition_columns),

@@ -185,6 +185,36 @@ def test_column_with_a_comma_is_selected_in_double_quotes(lakelog: Any, tmp_path
     assert (refused.code, 'did you mean "a,b"?' in refused.errors) == (2, True)
 
 
+def test_column_with_a_line_break_is_selected_in_double_quotes(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    engine.write(
+        tmp_path,
+        pl.DataFrame({"a\nb": [1], "c": [2]}),
+        configuration={"delta.columnMapping.mode": "name"},
+    )
+    chosen = lakelog("rows", tmp_path, "--columns", 'c,"a\nb"', "-o", "ndjson")
+    assert json.loads(chosen.text) == {"c": 2, "a\nb": 1}
+    for names in ("a\nb", "a\rb"):
+        refused = lakelog("rows", tmp_path, "--columns", names)
+        assert (refused.code, "line break" in refused.errors) == (2, True)
+
+
+@pytest.mark.parametrize("to", [True, False])
+def test_error_of_the_table_is_not_one_of_the_output(
+    lakelog: Any, tmp_path: Path, *, to: bool
+) -> None:
+    engine.write(tmp_path / "t", pl.DataFrame({"n": [1]}))
+    next((tmp_path / "t").glob("*.parquet")).unlink()
+    target = ("--to", tmp_path / "out.csv") if to else ("--output", "csv")
+    outcome = lakelog("rows", tmp_path / "t", *target)
+    assert outcome.code != 0
+    assert "a data file" in outcome.errors
+    assert "was not found" in outcome.errors
+    assert "output" not in outcome.errors
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_suffix_of_another_format_is_refused(lakelog: Any, table: str, tmp_path: Path) -> None:
     for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet"), ("arrows", "arrow")):
         assert lakelog("files", table, "--to", tmp_path / f"f.{suffix}").code == 0

@@ -212,6 +212,18 @@ def test_a_vacuum_is_planned_and_applied(lakelog: Any, orders: Path, tmp_path: P
     assert "deleted" in again.text
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_name_of_an_inventory_is_not_a_pattern(
+    lakelog: Any, orders: Path, tmp_path: Path, suffix: str
+) -> None:
+    for name, path in (("inv[1]", "stray.parquet"), ("inv1", "other.parquet")):
+        (orders / path).write_bytes(b"x")
+        frame = pl.DataFrame({"path": [path], "size": [1], "modificationTime": [OLD_MS]})
+        getattr(frame, f"write_{suffix}")(tmp_path / f"{name}.{suffix}")
+    plan = lakelog("vacuum", orders, "--inventory", tmp_path / f"inv[1].{suffix}", "-o", "json")
+    assert [row["path"] for row in rows(plan.text)] == ["stray.parquet"]
+
+
 @pytest.mark.parametrize("name", ["inventory.txt", "missing.csv"])
 def test_unreadable_inventory_is_a_usage_error(lakelog: Any, orders: Path, name: str) -> None:
     outcome = lakelog("vacuum", orders, "--inventory", name)

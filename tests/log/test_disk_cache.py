@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import logging
 import multiprocessing
@@ -21,6 +22,7 @@ from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import ANY
 
+import fsspec
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -269,6 +271,31 @@ def test_entries_are_private(table: Path, tmp_path: Path) -> None:
     answers(table, tmp_path / "cache")
     for path in [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_deleted_folder_is_created_again_for_this_user_alone(table: Path, tmp_path: Path) -> None:
+    cache = lakelog.DiskCache(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    before = os.umask(0o002)
+    try:
+        answers(table, cache)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+    assert lakelog.DiskCache(tmp_path / "cache").entries().height == 1
+
+
+def test_password_of_a_location_is_not_kept(tmp_path: Path) -> None:
+    location = "memory://user:disk-cache-pw@host/cached"
+    lakelog.write(location, pl.DataFrame({"n": [1]}))
+    lakelog.open(location).checkpoint()
+    for file in fsspec.filesystem("memory").store.values():  # newer files are not cached
+        file.created = file.modified = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
+    cache = lakelog.DiskCache(tmp_path / "cache")
+    lakelog.open(location, cache=cache).snapshot().files().collect()
+    (table,) = cache.entries()["table"]
+    assert table == "memory://[redacted]@host/cached"
+    assert not any(b"disk-cache-pw" in f.read_bytes() for f in tmp_path.rglob("*.json"))
 
 
 def test_least_recently_used_entries_are_deleted(tmp_path: Path) -> None:

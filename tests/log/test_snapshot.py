@@ -18,6 +18,7 @@ from tests.handmade import (
     Handmade,
     add,
     field,
+    info,
     metadata,
     protocol,
     remove,
@@ -213,6 +214,26 @@ def test_snapshot_repr_shows_protocol_metadata_and_time(made: Handmade) -> None:
     html = snapshot._repr_html_()
     assert "deletionVectors" in html
     assert "<script" not in html
+
+
+def test_time_that_no_datetime_can_represent_is_shown_as_unknown(made: Handmade) -> None:
+    features = ["inCommitTimestamp"]
+    enabled = {"delta.enableInCommitTimestamps": "true"}
+    made.commit(
+        0,
+        info("CREATE TABLE", inCommitTimestamp=400_000_000_000_000),
+        protocol(3, 7, readerFeatures=[], writerFeatures=features),
+        metadata(configuration=enabled),
+    )
+    snapshot = made.table.snapshot()
+    assert snapshot.timestamp_ms == 400_000_000_000_000
+    assert snapshot.facts()["timestamp"] is None
+    assert "unknown" in repr(snapshot)
+    assert "unknown" in snapshot._repr_html_()
+    pytest.importorskip("altair")
+    page = made.root.parent / "page.html"
+    made.table.report(page)
+    assert "unknown" in page.read_text("utf-8")
 
 
 def test_snapshot_repr_shows_why_the_schema_cannot_be_read(made: Handmade) -> None:

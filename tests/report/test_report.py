@@ -282,6 +282,14 @@ def test_partitions_of_one_column_are_bars_of_the_largest(tmp_path: Path) -> Non
     assert values == [f"name={n}" for n in range(59, 34, -1)]
 
 
+def test_title_of_a_folder_with_an_odd_name_is_printable(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t\udcff\n\x1b").start()
+    page = tmp_path / "page.html"
+    made.table.report(page)
+    (title,) = re.findall("<title>(.*?)</title>", page.read_text("utf-8"), re.DOTALL)
+    assert "t\\udcff\\n\\x1b" in title
+
+
 def test_image_in_the_docs_is_small() -> None:
     image = Path(__file__).resolve().parents[2] / "docs/images/report.png"
     assert image.stat().st_size < 200_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import io
 import json
 import re
 import sys
@@ -27,6 +28,7 @@ _ALIASES = {"jsonl": "ndjson", "pq": "parquet", "arrows": "arrow"}
 ARROW_FILE = "arrow file"
 """The format of a file named ``.arrow``; ``arrow`` is a stream, in any other file or a pipe."""
 
+_QUOTED = re.compile(r'^"|[,\r\n]')
 _OTHER_FORMATS = frozenset(
     "7z avro bz2 feather gz html ipc lz4 orc tsv xls xlsx xz zip zst".split()
 )
@@ -360,15 +362,18 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The comma-separated names of an option; a name with a comma is in double quotes, as in CSV.
+    """The comma-separated names of an option; a name with a comma or a line break is in double
+    quotes, as in CSV.
 
     >>> names_of('id, "last, first",')
     ('id', 'last, first')
     """
-    names = next(csv.reader([text], skipinitialspace=True), [])
-    return tuple(name.strip() for name in names if name.strip())
+    lines = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True))
+    if len(lines) > 1:
+        raise click.UsageError(f"the names {text!r} have a line break outside of double quotes")
+    return tuple(name.strip() for line in lines for name in line if name.strip())
 
 
 def name_text(name: str) -> str:
     """A name as `names_of` takes it."""
-    return '"' + name.replace('"', '""') + '"' if "," in name or name.startswith('"') else name
+    return '"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name

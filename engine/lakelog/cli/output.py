@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -201,8 +202,8 @@ def read_inventory(path: str | None) -> pl.DataFrame | None:
 
     suffix = path.rpartition(".")[2].lower()
     readers: dict[str, Callable[[str], pl.DataFrame]] = {
-        "parquet": pl.read_parquet,
-        "csv": pl.read_csv,
+        "parquet": partial(pl.read_parquet, glob=False),
+        "csv": partial(pl.read_csv, glob=False),
         "json": pl.read_json,
     }
     reader = readers.get(suffix)
@@ -239,6 +240,8 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
         try:
             yield stream
             stream.flush()
+        except LakelogError:  # of the table, whose rows are read while they are written
+            raise
         except (OSError, pl.exceptions.ComputeError) as cause:
             # Polars writes the output itself, and reports a closed pipe only in its error message.
             if _PIPE_CLOSED in str(cause):
@@ -248,6 +251,8 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
     try:
         with _replaced(output.to) as file:
             yield file
+    except LakelogError:
+        raise
     except OSError as cause:
         raise UnavailableError(
             f"the output cannot be written: {cause.strerror or cause}",

@@ -5,7 +5,6 @@ The help of every command ends with examples.
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 import time
 import warnings
@@ -33,6 +32,7 @@ from lakelog.cli.output import (
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
 from lakelog.errors import LakelogWarning, UnsupportedFeatureError
+from lakelog.redaction import redact
 
 if TYPE_CHECKING:
     import polars as pl
@@ -131,6 +131,7 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
     """The facts of ``lakelog info``, by the names of `_info_schema`."""
     import polars as pl
 
+    from lakelog.log.context import utc_time
     from lakelog.model import contract
 
     metadata, protocol = snapshot.metadata, snapshot.protocol
@@ -141,14 +142,14 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
     provenance = snapshot.provenance
     checkpoint = provenance.checkpoint
     return {
-        "path": snapshot.path,
+        "path": redact(snapshot.path),
         "format": snapshot.format,
         "version": snapshot.version,
-        "timestamp": _moment(snapshot.timestamp_ms),
+        "timestamp": utc_time(snapshot.timestamp_ms),
         "id": metadata.id,
         "name": metadata.name,
         "description": metadata.description,
-        "created": _moment(metadata.created_time),
+        "created": utc_time(metadata.created_time),
         "columns": [{"name": f.name, "type": contract.type_name(f.type)} for f in schema],
         "partitionColumns": list(metadata.partition_columns),
         "configuration": dict(metadata.configuration),
@@ -167,15 +168,6 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
         "rebuildable": [{"first": a, "last": b} for a, b in table.versions()],
         "refusal": table.refusal,
     }
-
-
-def _moment(ms: int | None) -> dt.datetime | None:
-    if ms is None:
-        return None
-    try:
-        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
-    except OverflowError:
-        return None
 
 
 def _listed(features: tuple[str, ...] | None) -> list[str] | None:
@@ -402,7 +394,6 @@ def history(target: Target, output: Output) -> None:
     """List the commits, newest first: time, operation, user."""
     table, meter = open_metered(target)
     with progress("reading commits", meter):
-        # A text table shows the total number of rows, so it has to read all of them.
         rows = table.history(output.limit)
     emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
 
@@ -631,13 +622,14 @@ def replay(
 def _replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
     """The result of ``lakelog replay`` as text."""
     from lakelog.display import size_text
+    from lakelog.log.context import utc_time
 
     size = size_text(sum(p.size_bytes for p in manifest.parts))
     parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"
     read = f"{count(meter.files, 'log file')} read, {size_text(meter.size_bytes)}"
     return [
-        ("written to", manifest.directory),
-        ("version", f"{manifest.version}, committed {time_text(_moment(manifest.timestamp_ms))}"),
+        ("written to", redact(manifest.directory)),
+        ("version", f"{manifest.version}, committed {time_text(utc_time(manifest.timestamp_ms))}"),
         ("files", f"{count(manifest.num_files, 'file')}, {size_text(manifest.total_size)}"),
         ("tombstones", f"{manifest.num_tombstones:,}"),
         ("Parquet", f"{parts}, and _manifest.json"),

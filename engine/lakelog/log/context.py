@@ -66,11 +66,20 @@ def to_ms(timestamp: Timestamp, *, round_up: bool = False) -> int:
     )
 
 
+def utc_time(at_ms: int | None) -> dt.datetime | None:
+    """A time of a log as datetime; None beyond the years 1 to 9999, which a log may contain."""
+    if at_ms is None:
+        return None
+    try:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return None
+
+
 def iso_text(at_ms: int) -> str:
     """A time as ISO 8601; in milliseconds if it is beyond the years 1 to 9999."""
-    try:
-        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at_ms)
-    except OverflowError:
+    at = utc_time(at_ms)
+    if at is None:
         return f"{at_ms} ms"
     return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 

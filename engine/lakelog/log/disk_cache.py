@@ -37,6 +37,7 @@ from lakelog.dialects.log_content import Checkpoint
 from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import checked_methods, require_int, require_path
+from lakelog.redaction import redact
 from lakelog.storage.base import FileEntry
 from lakelog.version import __version__
 
@@ -163,7 +164,7 @@ def columns_of(
         ]
     )
     name = sha256(identity).hexdigest()[:32]
-    described = {"table": table, "version": checkpoint.version}
+    described = {"table": redact(table), "version": checkpoint.version}
     folder = os.path.join(cache.directory, name)
     return CachedColumns(cache, folder, orjson.dumps(described), count)
 
@@ -303,8 +304,9 @@ class _Writer:
         self._dtypes: dict[str, pl.DataType | None] = {}
 
     def begin(self, description: bytes) -> bool:
-        """Create the folder."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        """Create the folder; the cache's own too, if it was deleted."""
+        for folder in (os.path.dirname(self._folder), self._folder):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         path = os.path.join(self._folder, _DESCRIPTION)
         if not os.path.lexists(path):
             with open(_create(path + self._token), "wb") as file:
@@ -362,9 +364,10 @@ class _Writer:
         """Delete the temporary files."""
         for column in list(self._sinks):
             self._discard(column)
-        for column in (*self._names, _DESCRIPTION):
+        paths = [self._temporary(column) for column in self._names]
+        for path in (*paths, os.path.join(self._folder, _DESCRIPTION + self._token)):
             with suppress(OSError):
-                os.unlink(self._temporary(column))
+                os.unlink(path)
 
     def _discard(self, column: str) -> None:
         if column in self._sinks:

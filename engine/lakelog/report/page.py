@@ -27,7 +27,7 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_labels
-from lakelog.log.context import Log, commit_times
+from lakelog.log.context import Log, commit_times, utc_time
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance.retention_simulation import simulate
@@ -139,7 +139,7 @@ class _Page:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<title>{html.escape(title)} · lakelog report</title><link rel="icon" href="data:,">'
+            f'<title>{_text(title)} · lakelog report</title><link rel="icon" href="data:,">'
             f"<style>{_resource('page.css')}</style></head>\n<body><main>{body}"
             f"<footer>Written by lakelog {__version__}. This page loads nothing from a network."
             f"</footer></main>\n{colours}{''.join(self._specs)}"
@@ -456,9 +456,8 @@ def _text(value: str) -> str:
 
 
 def _moment(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "unknown"
-    return f"{dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    at = utc_time(at_ms)
+    return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ms(moment: dt.datetime | None) -> int | None:

@@ -211,6 +211,8 @@ def _manifest(log: Log, **fields: Any) -> None:
         {"parts": []},
         {"parts": "all"},
         {"parts": [1]},
+        {"parts": ["../other.json"]},
+        {"parts": [".."]},
     ],
 )
 def test_inconsistent_manifest_raises_corruption_error(log: Log, fields: Any) -> None:

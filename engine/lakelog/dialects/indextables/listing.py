@@ -261,13 +261,17 @@ def _read_part_names(store: LogStore, path: str) -> list[str] | None:
 
 
 def part_names(body: object) -> list[str] | None:
-    """``parts`` of a parsed multi-part manifest, or None for another body."""
-    if not isinstance(body, dict):
-        return None
-    parts = body.get("parts")
-    if isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts):
+    """``parts`` of a parsed multi-part manifest, names of files in the log folder; None for another
+    body.
+    """
+    parts = body.get("parts") if isinstance(body, dict) else None
+    if isinstance(parts, list) and parts and all(map(_is_file_name, parts)):
         return parts
     return None
+
+
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and "/" not in name and name not in {"", ".", ".."}
 
 
 def _find_states(
