@@ -146,24 +146,19 @@ def test_thread_that_writes_does_not_wait_for_its_own_request() -> None:
 def test_interrupted_writer_does_not_block_the_others() -> None:
     bench = Bench(0.01)
     serve = bench.serve
+    others = [threading.Thread(target=bench.requests.take, args=(Work(n),)) for n in range(3)]
 
     def interrupted(works: Sequence[Work]) -> None:
+        if works[0].name == "first":
+            for thread in others:  # they wait while the first one is served
+                thread.start()
         serve(works)
         if works[0].name == "first":
             raise KeyboardInterrupt
 
     bench.serving_as = interrupted
-    others = [threading.Thread(target=bench.requests.take, args=(Work(n),)) for n in range(3)]
-
-    def begin() -> None:
-        for thread in others:
-            thread.start()
-
-    starter = threading.Timer(0.003, begin)
-    starter.start()
     with pytest.raises(KeyboardInterrupt):
         bench.requests.take(Work("first"))
-    starter.join()
     for thread in others:
         thread.join(120)
         assert not thread.is_alive()
