@@ -164,7 +164,8 @@ def schema(*fields: tuple[str, Any]) -> Struct:
         ([("a", pa.int64()), ("b", pa.int64())], [("a", pa.int64())], "b"),
         ([("a", pa.list_(pa.int32()))], [("a", pa.list_(pa.int64()))], None),
         ([("a", pa.struct([("x", pa.int64())]))], [("a", pa.struct([("y", pa.int64())]))], "a"),
-        ([("a", pa.date32())], [("a", pa.timestamp("us"))], "a"),
+        ([("a", pa.date32())], [("a", pa.timestamp("us"))], None),
+        ([("a", pa.date32())], [("a", pa.timestamp("us", "UTC"))], "a"),
     ],
 )
 def test_schema_is_followed_if_it_can_hold_all_values(old: Any, new: Any, lost: str | None) -> None:
