@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import lakelog
 from lakelog.errors import (
     ConcurrentTransactionError,
+    InvalidInputError,
+    LakelogError,
     NotFoundError,
     StreamMismatchError,
     UnavailableError,
 )
+from lakelog.ingest.records import HEADER, JSON
 from tests.ingest.ingestors import SCHEMA, FailingTable, ids, quiet
 
 
@@ -207,6 +211,9 @@ def test_rows_that_the_table_does_not_accept_are_read_from_the_directory(
         assert (rows.columns[-1], rows.rows()) == ("_lakelog_deleted", deleted)
     with pytest.raises(NotFoundError):
         lakelog.Ingestor.pending_rows(tmp_path / "missing")
+    lakelog.KeyedStore(tmp_path / "keyed").close()
+    with pytest.raises(NotFoundError, match="ingest directory"):
+        lakelog.Ingestor.pending_rows(tmp_path / "keyed")
 
 
 @pytest.mark.parametrize("on_bad_row", ["raise", "divert"])
@@ -261,6 +268,153 @@ def test_rows_of_a_narrower_type_are_committed_and_read(
         assert ingestor.read_your_writes().sort("id").collect().rows() == expected
         ingestor.write({"id": 3, "x": value, "s": {"x": value}})
     assert table.to_polars().sort("id").rows() == [*expected, (3, value, {"x": value})]
+
+
+@pytest.mark.parametrize("given", ["row", "rows", "frame", "joined"])
+def test_row_is_checked_again_if_its_column_is_dropped_before_it_is_durable(
+    tmp_path: Path, directory: Path, given: str
+) -> None:
+    table = lakelog.create(
+        tmp_path / "t",
+        {"id": pl.Int64, "name": pl.String},
+        configuration={"delta.columnMapping.mode": "name"},
+        upkeep=False,
+    )
+    one = {"id": 2, "name": "b"}
+    arrow = pa.table({"id": [2], "name": ["b"]})
+    rows = {"row": one, "rows": [one], "frame": pl.DataFrame([one]), "joined": arrow}[given]
+    with quiet(table, directory) as ingestor:
+        ingestor.write(arrow.slice(0, 1))
+        ingestor.flush()
+        reserve = ingestor._reserve
+
+        def follow_first(count: int, size: int) -> None:
+            """Another thread finds the change while this one waits for space."""
+            ingestor._reserve = reserve  # type: ignore[method-assign]
+            table.alter.drop_column("name")
+            ingestor._follow()
+            reserve(count, size)
+
+        ingestor._reserve = follow_first  # type: ignore[method-assign, assignment]
+        with pytest.raises(InvalidInputError, match="no column 'name'"):
+            ingestor.write(rows)
+        ingestor.write({"id": 3})
+        assert ids(ingestor.read_your_writes()) == [2, 3]
+        assert ingestor.status().backlog_bytes < 100
+    assert ids(table.scan()) == [2, 3]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_record_with_an_unknown_column_is_reported_or_diverted(
+    table: lakelog.Table, directory: Path, key: str | None
+) -> None:
+    """Earlier versions could write one while a column was dropped."""
+    with quiet(table, directory, key=key) as ingestor:
+        ingestor.write({"id": 1})
+        line = b'{"id":2,"gone":"b"}\n'
+        ingestor._log.append("PUT", HEADER.pack(JSON, 1), line)
+        for call in (ingestor.read_your_writes, ingestor.flush):
+            with pytest.raises(StreamMismatchError, match="cannot be read"):
+                call()
+        ingestor.close(flush=False)
+    with quiet(table, directory, key=key, on_bad_row="divert") as ingestor:
+        ingestor.flush()
+        assert ingestor.rejected()["row"].to_list() == [line.decode().strip()]
+    assert ids(table.scan()) == [1]
+
+
+def test_older_version_is_not_followed_after_a_later_one(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory) as ingestor:
+        older = table.snapshot()
+        table.alter.add_columns({"size": pl.Int64})
+        follow = ingestor._follow
+
+        def followed_by_another_thread() -> None:
+            follow()
+            ingestor._committer.follow(older)
+            follow()
+
+        ingestor._follow = followed_by_another_thread  # type: ignore[method-assign]
+        ingestor.write({"id": 1, "size": 5})
+        ingestor._committer.follow(older)
+        assert ingestor._committer.state.schema.names[-1] == "size"
+    assert table.to_polars()["size"].to_list() == [5]
+
+
+def test_writer_that_waits_for_space_gets_the_reason_why_there_is_none(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, max_backlog_bytes=100, write_timeout=None) as ingestor:
+        ingestor.write({"id": -1, "name": "x" * 50})
+        table.alter.add_constraint("positive", "id > 0")
+        found: list[LakelogError] = []
+
+        def write() -> None:
+            try:
+                ingestor.write({"id": 1, "name": "y" * 50})
+            except LakelogError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        with pytest.raises(StreamMismatchError, match="positive"):
+            ingestor.flush()
+        thread.join(30)
+        assert [type(each) for each in found] == [StreamMismatchError]
+        ingestor.close(flush=False)
+
+
+def test_offsets_do_not_wait_for_a_store_that_a_reader_waits_for(
+    table: lakelog.Table, directory: Path
+) -> None:
+    waits, ends = threading.Event(), threading.Event()
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1}, source="s", offset=7)
+        snapshot = table.snapshot
+
+        def slow(**options: Any) -> Any:
+            waits.set()
+            assert ends.wait(60)
+            return snapshot(**options)
+
+        table.snapshot = slow  # type: ignore[method-assign, assignment]
+        reader = threading.Thread(target=ingestor.read_your_writes)
+        reader.start()
+        assert waits.wait(60)
+
+        def ask() -> None:
+            ingestor.offsets()
+            ends.set()
+
+        others = threading.Thread(target=ask)
+        others.start()
+        others.join(30)
+        in_time = ends.is_set()
+        ends.set()
+        reader.join()
+        assert in_time
+
+
+def test_background_thread_survives_any_failure_of_compaction(
+    table: lakelog.Table, directory: Path
+) -> None:
+    failed = threading.Event()
+
+    def compact() -> None:
+        failed.set()
+        raise ValueError("of a library")
+
+    table.compact = compact  # type: ignore[method-assign, assignment]
+    with quiet(table, directory, compact_after_seconds=0.0, max_rows=3) as ingestor:
+        for number in range(2):
+            ingestor.write({"id": number})
+            ingestor.flush()
+        assert failed.wait(30)
+        ingestor.write([{"id": 2}, {"id": 3}, {"id": 4}])
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 5, 20)
 
 
 def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:

@@ -330,6 +330,29 @@ def test_older_copy_of_the_table_raises_unless_rollback_is_accepted(store: LogSt
     assert sorted(table.to_polars()["id"]) == finished_ids
 
 
+def test_attempt_repeated_on_an_older_copy_is_found_there(store: LogStore) -> None:
+    workload, disk = Workload(store), CrashDisk()
+    with workload.open(disk, Rule("fail", kinds="put_if_absent", nth=4, times=None)) as ingestor:
+        for _ in range(3):
+            workload.write(ingestor)
+            ingestor.flush()
+        workload.write(ingestor)
+        with pytest.raises(UnavailableError):
+            ingestor.flush()  # the attempt is published, and not written
+        ingestor.close(flush=False)
+    for version in (2, 3):
+        store.delete(f"_delta_log/{version:020}.json")
+    table = lakelog.open(store=store, upkeep=False)
+    ingestor = lakelog.Ingestor(table, DIRECTORY, disk=disk, accept_rollback=True, max_seconds=3600)
+    disk.watch = crash_when_truncating
+    with suppress(Crash):
+        ingestor.flush()
+    disk.watch = lambda _: None
+    with workload.open(disk.clone(None)) as ingestor:
+        workload.write(ingestor)
+    assert sorted(table.to_polars()["id"]) == [0, 3, 4]
+
+
 A, B = Attempt(9, 5, "id"), Attempt(7, 5, "id")
 
 DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | None, Any]] = [

@@ -96,9 +96,9 @@ def test_tables_that_threads_write_at_the_same_time_share_records(
         assert max(seqs) == ingestor.status().durable_seq
         assert ids(ingestor.read_your_writes()) == list(range(-1, 480))
         backlog = ingestor.status().backlog_bytes
-        waiting = ingestor._committer.pending()
-        assert backlog == int(waiting.sizes.sum()) + RECORD_BYTES * waiting.count
-        assert int(waiting.rows.sum()) == ingestor._backlog_rows
+        waiting = ingestor._committer.waiting()
+        assert backlog == waiting.size_bytes + RECORD_BYTES * waiting.records
+        assert waiting.rows == ingestor._backlog_rows
         ingestor.flush()
         assert (ingestor.status().backlog_bytes, ingestor._backlog_rows) == (0, 0)
     assert ids(table.scan()) == list(range(-1, 480))
@@ -392,6 +392,48 @@ def test_calls_of_a_closed_ingestor_raise(table: lakelog.Table, directory: Path)
             call()
 
 
+def test_asynchronous_calls_after_close_raise_and_closing_twice_does_not(
+    table: lakelog.Table, directory: Path
+) -> None:
+    async def main() -> None:
+        ingestor = lakelog.AsyncIngestor(quiet(table, directory))
+        await ingestor.write({"id": 1})
+        await asyncio.gather(ingestor.close(), ingestor.close())
+        for call in (ingestor.flush, ingestor.offsets, partial(ingestor.write, {"id": 2})):
+            with pytest.raises(InvalidInputError, match="closed"):
+                await call()
+
+    asyncio.run(main())
+    assert ids(table.scan()) == [1]
+
+
+def test_asynchronous_close_does_not_wait_for_writes_that_wait_for_space(
+    table: lakelog.Table, directory: Path
+) -> None:
+    async def main() -> None:
+        inner = quiet(table, directory, max_backlog_bytes=100, write_timeout=None)
+        ingestor = lakelog.AsyncIngestor(inner, threads=1)
+        await ingestor.write({"id": 1, "name": "x" * 50})
+        writes = [asyncio.create_task(ingestor.write({"id": 2, "name": "y" * 50}))]
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(ingestor.close(), 30)
+        await asyncio.gather(*writes)
+
+    asyncio.run(main())
+    assert ids(table.scan()) == [1, 2]
+
+
+def test_diverted_rows_are_read_although_a_crash_cut_the_last_line(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "x"})
+    with (directory / "rejected.ndjson").open("ab") as file:
+        file.write(b'{"time":"2026')
+    with quiet(table, directory) as ingestor:
+        assert ingestor.rejected().height == 1
+
+
 def test_directory_inside_the_table_raises(table: lakelog.Table, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="vacuum"):
         quiet(table, tmp_path / "table" / "ingest")
@@ -418,6 +460,8 @@ def test_offsets_are_durable_with_their_rows_and_survive_commits(
         assert ingestor.offsets() == {"a": 12, "b": 7}
     with quiet(table, directory) as ingestor:
         assert ingestor.offsets() == {"a": 12, "b": 7}
+        with pytest.raises(InvalidInputError, match="together"):
+            ingestor.write({"id": 4}, offset=13)
         with pytest.raises(InvalidInputError, match="together"):
             ingestor.write({"id": 4}, source="a")
     assert ids(table.scan()) == [1, 2, 3]

@@ -74,6 +74,7 @@ class AsyncIngestor:
         """`Ingestor.close`, after the calls that are in progress."""
         if self._ingestor.is_closed:
             return
+        self._ingestor._begin_closing()  # noqa: SLF001 - else calls that wait would delay it
         try:
             await self._call(partial(self._ingestor.close, flush=flush))
         finally:
@@ -91,5 +92,7 @@ class AsyncIngestor:
         await self.close()
 
     async def _call(self, function: Callable[[], _T]) -> _T:
+        if self._ingestor.is_closed:
+            return function()  # it raises
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function)

@@ -14,6 +14,7 @@ of the store cannot add its rows twice.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +82,43 @@ class Codecs:
             RowCodec(columns, state.partition_columns, key),
         )
 
+    def of_op(self, op: str) -> RowCodec:
+        """The codec of the rows of an operation."""
+        return self.rows if op == "PUT" else self.keys
+
+
+class Appends:
+    """Entered by appends, which may be concurrent; `held` waits for them, and holds off others."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count, self._is_held = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._is_held:
+                self._changed.wait()
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            if self._is_held:
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Without an append in progress; one call at a time."""
+        with self._changed:
+            self._is_held = True
+            self._changed.wait_for(lambda: not self._count)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_held = False
+                self._changed.notify_all()
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -121,8 +159,11 @@ class Committer:
         """The id of an attempt of which rows were diverted, and its other rows."""
         self.mismatch: StreamMismatchError | None = None
         """Why the table's schema, when it was last compared, cannot hold the records; or None."""
+        self.appending = Appends()
+        """Entered while records are appended: no column that they have is lost meanwhile."""
+        self._followed = 0
         self._turn = threading.RLock()
-        self._truncating = threading.Lock()
+        self._truncating = threading.RLock()
 
     def drain(self, committed: Callable[[Committed], None], stop: Callable[[], bool]) -> None:
         """Commit the records that are durable now; calls `committed` after each commit."""
@@ -143,42 +184,57 @@ class Committer:
                         raise  # the first one may be the late success of an own request
                     telemetry.event("ingest.retried", path=self.table.path, reason=str(error))
 
-    def settle(self, committed: Callable[[Committed], None]) -> Snapshot:
+    def settle(self, committed: Callable[[Committed], None]) -> None:
         """Compare with the table: truncate committed records, and adopt its schema."""
         with self._turn:
             snapshot = self.table.snapshot()
             seq, txn = self._found(snapshot)
             if seq > self._log.truncated_to:
-                done = self.pending(self._log.truncated_to, seq)
+                done = self.waiting(seq)
                 self._confirm(seq, txn)
-                rows, size = int(done.rows.sum()), int(done.sizes.sum())
-                committed(Committed(seq, done.count, rows, size, snapshot.version))
+                committed(replace(done, version=snapshot.version))
             elif txn != self.state.committed:
                 self.state = replace(self.state, committed=txn)
+            attempt = self.state.attempt
+            if attempt is not None and attempt.version > snapshot.version:
+                # The table was replaced by an older copy: the commit has a lower version there.
+                state = replace(self.state, attempt=replace(attempt, version=snapshot.version))
+                self._directory.publish(state)
+                self.state = state
+            self._followed = 0  # no later version exists, unless the table was replaced
             self.follow(snapshot)
-            return snapshot
 
-    def follow(self, snapshot: Snapshot) -> bool:
-        """Adopt the schema and the rules of the table; returns whether they changed. Raises
+    def follow(self, snapshot: Snapshot) -> None:
+        """Adopt the schema and the rules of the table, unless a later version was followed. Raises
         StreamMismatchError if the log has records that the new schema cannot hold,
         UnsupportedFeatureError for a rule that cannot be evaluated.
         """
-        metadata, state = snapshot.metadata, self.state
-        if state.following(snapshot.table_configuration) == state:
+        if self.state.following(snapshot.table_configuration) == self.state:
             self.mismatch = None
-            return False
+            return
         with self._turn:
-            lost = follows(self.state.schema.fields, metadata.schema)
-            lost = lost or next((k for k in state.key if k not in metadata.schema.names), None)
-            if lost is not None and (
-                lost in state.key or self._log.current_seq_num() > self._log.truncated_to
-            ):
-                raise self._lost(lost, snapshot)
-            state = self.state.following(snapshot.table_configuration)
-            codecs = Codecs.of(state)
-            self._directory.publish(state)
-            self.state, self.codecs, self.mismatch = state, codecs, None
-            return True
+            if snapshot.version < self._followed:
+                return
+            schema, state = snapshot.metadata.schema, self.state
+            lost = follows(state.schema.fields, schema)
+            lost = lost or next((k for k in state.key if k not in schema.names), None)
+            with contextlib.nullcontext() if lost is None else self.appending.held():
+                if lost is not None and (
+                    lost in state.key or self._log.current_seq_num() > self._log.truncated_to
+                ):
+                    raise self._lost(lost, snapshot)
+                state = state.following(snapshot.table_configuration)
+                codecs = Codecs.of(state)
+                self._directory.publish(state)
+                self.state, self.codecs, self.mismatch = state, codecs, None
+                self._followed = snapshot.version
+
+    def lost_by(self, codecs: Codecs) -> str | None:
+        """The first column of records of earlier codecs that the schema no longer has, or None."""
+        now = self.codecs
+        if codecs is now:
+            return None
+        return follows(codecs.rows.schema.fields, now.rows.schema)
 
     def _lost(self, column: str, snapshot: Snapshot) -> StreamMismatchError:
         """The error for a column of records that a version lacks; writes are refused until the
@@ -300,7 +356,7 @@ class Committer:
         try:
             if self.state.key:
                 changes, deleted = self.changes(records, self.codecs)
-                merge_changes(tx, changes, deleted, self.state)
+                _merge_changes(tx, changes, deleted, self.state)
             else:
                 tables = self.codecs.rows.decode(records.of("PUT")[0])
                 tx.append(Incoming(tables[0].schema, iter(tables)))
@@ -321,7 +377,7 @@ class Committer:
 
     def changes(self, records: Records, codecs: Codecs) -> tuple[pl.DataFrame, str]:
         """The last row of each key, and the name of the column that marks deleted keys."""
-        deleted = unused_name(DELETED, codecs.rows.schema.names)
+        deleted = _unused_name(DELETED, codecs.rows.schema.names)
         keys = [*map(column_named, self.state.key)]
         every = _in_order(codecs, records, deleted)
         return every.unique(keys, keep="last", maintain_order=True), deleted
@@ -337,10 +393,12 @@ class Committer:
             self.state = replace(self.state, committed=before, attempt=None)
             self._directory.with_space(lambda: self._log.truncate(seq))
 
-    def _found(self, snapshot: Snapshot) -> tuple[int, int]:
+    def _found(
+        self, snapshot: Snapshot, state: IngestState | None = None, start: int | None = None
+    ) -> tuple[int, int]:
         return committed_seq(
-            self.state,
-            self._log.truncated_to,
+            state or self.state,
+            self._log.truncated_to if start is None else start,
             self._view(snapshot),
             accept_rollback=self._accept_rollback,
         )
@@ -371,14 +429,7 @@ class Committer:
 
     def read_your_writes(self) -> pl.LazyFrame:
         """The rows of a version, and those of the records that it lacks."""
-        with self._truncating:
-            for _ in range(_ATTEMPTS):
-                snapshot = self.table.snapshot()
-                lost = follows(self.state.schema.fields, snapshot.schema)
-                if lost is None:
-                    break  # else a writer may follow a later version
-            seq, _ = self._found(snapshot)
-            records = self.pending(seq)
+        snapshot, lost, records = self._version_and_records()
         rows = snapshot.scan()
         if not records.rows.any():
             return rows
@@ -402,18 +453,46 @@ class Committer:
         replaced = rows.select(keys).join(own, on=keys, how="semi")
         return pl.concat([kept, new.join(replaced, on=keys, how="left")])
 
-    def pending(self, after: int | None = None, last: int | None = None) -> Records:
-        """The records after a sequence number; None is the last committed one."""
-        records = _records_after(self._log, self._log.truncated_to if after is None else after)
-        if last is None:
-            return records
-        return records[: int(np.searchsorted(records.seqs, last, "right"))]
+    def _version_and_records(self) -> tuple[Snapshot, str | None, Records]:
+        """A version, a column that it lacks, and the records that it lacks. The log is not
+        truncated meanwhile; it is held only for reading the records, as long as commits leave time.
+        """
+        for attempt in range(_ATTEMPTS):
+            is_last = attempt == _ATTEMPTS - 1
+            with self._truncating if is_last else contextlib.nullcontext():
+                with self._truncating:
+                    start, state = self._log.truncated_to, self.state
+                snapshot = self.table.snapshot()
+                lost = follows(state.schema.fields, snapshot.schema)
+                if lost is not None and not is_last:
+                    continue  # a writer may have followed a later version
+                seq, _ = self._found(snapshot, state, start)
+                with self._truncating:
+                    if self._log.truncated_to == start:
+                        return snapshot, lost, _records_after(self._log, seq)
+        raise AssertionError("unreachable: nothing is truncated in the last attempt")
+
+    def waiting(self, last: int | None = None) -> Committed:
+        """The number and sizes of the records that are not committed, up to a sequence number."""
+        found = Committed(last or self._log.current_seq_num(), 0, 0, 0, None)
+        for records in _parts_after(self._log, self._log.truncated_to):
+            cut = len(records) if last is None else np.searchsorted(records.seqs, last, "right")
+            part = records[: int(cut)]
+            found = replace(
+                found,
+                records=found.records + part.count,
+                rows=found.rows + int(part.rows.sum()),
+                size_bytes=found.size_bytes + int(part.sizes.sum()),
+            )
+        return found
 
     def positions(self) -> dict[str, Position]:
         """The last durable position of each source."""
         with self._truncating:
-            pending = self.pending(self._log.truncated_to).positions()
-            return {**self.state.positions, **pending}
+            found = dict(self.state.positions)
+            for records in _parts_after(self._log, self._log.truncated_to):
+                found.update(records.positions())
+            return found
 
 
 def _appended(codec: RowCodec, snapshot: Snapshot, records: Records) -> pl.DataFrame:
@@ -435,22 +514,27 @@ def _shown(codec: RowCodec, snapshot: Snapshot) -> Conform:
 
 def pending_rows(directory: str) -> pl.DataFrame:
     """The rows in the log of a directory, with a column that marks deleted keys if it has a key."""
+    read_state(directory)  # first: other directories have logs too
     with WriteAheadLog(f"{directory}/{LOG_FOLDER}", read_only=True) as log:
         records = _records_after(log, log.truncated_to)
         state = read_state(directory)  # later: it has the columns of all records
-        deleted = unused_name(DELETED, state.schema.names)
+        deleted = _unused_name(DELETED, state.schema.names)
         rows = _in_order(Codecs.of(state), records, deleted)
     return rows if state.key else rows.drop(deleted)
 
 
 def _records_after(log: WriteAheadLog, seq: int) -> Records:
-    parts = [Records(each) for each in log.iterate(after_seq=seq)]
-    return Records.concat([Records(SCHEMA.empty_table()), *parts])
+    return Records.concat([Records(SCHEMA.empty_table()), *_parts_after(log, seq)])
+
+
+def _parts_after(log: WriteAheadLog, seq: int) -> Iterator[Records]:
+    """The records after a sequence number, one part in memory at a time."""
+    return map(Records, log.iterate(after_seq=seq))
 
 
 def _in_order(codecs: Codecs, records: Records, deleted: str) -> pl.DataFrame:
     """Rows and deleted keys in the order of the log; the column `deleted` marks the keys."""
-    order = unused_name("_lakelog_order", [*codecs.rows.schema.names, deleted])
+    order = _unused_name("_lakelog_order", [*codecs.rows.schema.names, deleted])
     parts = []
     for op, codec in (("PUT", codecs.rows), ("DELETE", codecs.keys)):
         own, places = records.of(op)
@@ -461,16 +545,60 @@ def _in_order(codecs: Codecs, records: Records, deleted: str) -> pl.DataFrame:
     return pl.concat(parts, how="diagonal").sort(order, maintain_order=True).drop(order)
 
 
-def is_passing(error: LakelogError) -> bool:
-    """Whether a failed commit is only retried; otherwise writes are refused until one succeeds."""
-    if isinstance(error, LogPoisonedError):
-        return False
+def require_writable(table: Table, state: IngestState) -> None:
+    """Refuse a table to which such rows cannot be written, before one is acknowledged."""
+    codec = Codecs.of(state).rows
+    nothing = pl.DataFrame(codec.empty())
+    if not state.key:
+        table.append(nothing.drop(codec.computed))
+        return
+    if state.rules is not None:
+        state.rules.require_insertable(state.key)
+    if table.snapshot().table_configuration.is_active("appendOnly"):
+        raise StreamMismatchError(
+            "rows of an append-only table cannot be replaced by key",
+            path=table.path,
+            hint="omit key, or set delta.appendOnly to false",
+        )
+    deleted = _unused_name(DELETED, nothing.columns)
+    changes = nothing.with_columns(pl.lit(value=False).alias(deleted))
+    _merge_changes(table, changes, deleted, state)
+
+
+def lost_between_parts(column: str, path: str) -> StreamMismatchError:
+    """The error for a batch whose first parts are in the log, and whose other rows do not fit."""
+    return StreamMismatchError(
+        f"the column {column!r} was removed, renamed or changed in the table while a batch was "
+        "written in parts",
+        path=path,
+        column=column,
+        hint="the first parts are durable; write the other rows with the table's columns",
+    )
+
+
+def refusal(error: LakelogError) -> LakelogError:
+    """An error of the background thread, for a caller."""
+    kind = type(error) if isinstance(error, ConflictError) else StreamMismatchError
+    return kind(
+        error.message,
+        path=error.path,
+        column=error.column,
+        version=error.version,
+        expected=error.expected,
+        found=error.found,
+        hint=error.hint,
+    )
+
+
+def is_fatal(error: LakelogError | None) -> bool:
+    """Whether writes are refused until a commit succeeds; after other errors it is only retried."""
     if isinstance(error, ConflictError):
-        return error.kind != "concurrent_transaction"
-    return isinstance(error, UnavailableError | OutcomeUnknownError)
+        return error.kind == "concurrent_transaction"
+    is_passing = isinstance(error, UnavailableError | OutcomeUnknownError)
+    return error is not None and (isinstance(error, LogPoisonedError) or not is_passing)
 
 
-def merge_changes(
+def _merge_changes(
     target: Table | Transaction, changes: pl.DataFrame, deleted: str, state: IngestState
 ) -> None:
     """Merge rows by key; those whose column `deleted` is true are deleted. Identity columns of rows
@@ -498,7 +626,7 @@ def _cast(rows: pl.DataFrame, schema: pl.Schema) -> pl.LazyFrame:
     return pl.DataFrame([rows[name].cast(dtype) for name, dtype in schema.items()]).lazy()
 
 
-def unused_name(name: str, taken: Sequence[str]) -> str:
+def _unused_name(name: str, taken: Sequence[str]) -> str:
     """A name that is not taken."""
     while name in taken:
         name += "_"

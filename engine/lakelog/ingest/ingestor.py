@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,7 +17,6 @@ import pyarrow as pa
 from lakelog import telemetry
 from lakelog.display import Displayed
 from lakelog.errors import (
-    ConflictError,
     CorruptionError,
     InternalError,
     InvalidInputError,
@@ -25,20 +25,19 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.ingest.committer import (
-    DELETED,
     Codecs,
     Committed,
     Committer,
-    is_passing,
-    merge_changes,
+    is_fatal,
+    lost_between_parts,
     pending_rows,
-    unused_name,
+    refusal,
+    require_writable,
 )
 from lakelog.ingest.joined_records import JoinedRecords
 from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Position, Record, with_position
-from lakelog.ingest.rows import BadRow, FileRows, Given, RowCodec, batches_of
+from lakelog.ingest.rows import BadRow, FileRows, Given, batches_of
 from lakelog.ingest.state import (
-    REJECTED,
     IngestDirectory,
     IngestState,
     key_names,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot
 
 OnBadRow = Literal["raise", "divert"]
+Op = Literal["PUT", "DELETE"]
 
 _LEAST_DELAY_S = 0.2
 _MOST_DELAY_S = 30.0
@@ -216,19 +216,20 @@ class Ingestor(Closing):
                 new_id=lambda: uuid.uuid4().hex,
                 divert=self._divert if self._diverts else None,
             )
-            self._changed = threading.Condition()
+            self._changed, self._closing = threading.Condition(), threading.Lock()
             self._rows_durable = self._rows_committed = self._rows_diverted = 0
             self._backlog_rows = self._backlog_bytes = 0
             self._oldest_s = self._last_write_s = clock()
             self._version: int | None = None
             self._error: LakelogError | None = None
             self._delay_s = 0.0
-            self._retry_at_s = 0.0
+            self._retry_at_s = self._compact_at_s = 0.0
             self._small_commits = 0
             self._is_closing = False
             if snapshot is not None:
                 self._committer.settle(self._note)
-            self._take_over()
+            waiting = self._committer.waiting()
+            self._backlog_rows, self._backlog_bytes = waiting.rows, _size_on_disk(waiting)
         except BaseException:
             self._log.close()
             raise
@@ -272,35 +273,9 @@ class Ingestor(Closing):
             state = IngestState(
                 f"lakelog-ingest-{uuid.uuid4()}", metadata.id, key or (), Struct(()), ()
             ).following(snapshot.table_configuration)
-            self._require_writable(state)
+            require_writable(self._table, state)
             self._directory.publish(state)
         return state, snapshot
-
-    def _require_writable(self, state: IngestState) -> None:
-        """Refuse a table to which such rows cannot be written, before one is acknowledged."""
-        codec = Codecs.of(state).rows
-        nothing = pl.DataFrame(codec.empty())
-        if not state.key:
-            self._table.append(nothing.drop(codec.computed))
-            return
-        if state.rules is not None:
-            state.rules.require_insertable(state.key)
-        if self._table.snapshot().table_configuration.is_active("appendOnly"):
-            raise StreamMismatchError(
-                "rows of an append-only table cannot be replaced by key",
-                path=self._table.path,
-                hint="omit key, or set delta.appendOnly to false",
-            )
-        deleted = unused_name(DELETED, nothing.columns)
-        changes = nothing.with_columns(pl.lit(value=False).alias(deleted))
-        merge_changes(self._table, changes, deleted, state)
-
-    def _take_over(self) -> None:
-        """Count the records that earlier processes left in the log."""
-        records = self._committer.pending()
-        with self._changed:
-            self._backlog_rows = int(records.rows.sum())
-            self._backlog_bytes = int(records.sizes.sum()) + RECORD_OVERHEAD_BYTES * len(records)
 
     @property
     def directory(self) -> str:
@@ -358,9 +333,9 @@ class Ingestor(Closing):
                 `offsets` returns it after a crash if, and only if, the rows are durable.
 
         Returns:
-            The sequence number of the last record. Rows are committed in the order of sequence
-            numbers. Threads that write at the same time can share a record. If all rows were
-            diverted, the last number of the log.
+            The sequence number of the last record. Commits follow the order of sequence numbers.
+            Threads that write at the same time can share a record. If all rows were diverted, the
+            last number of the log.
 
         Raises:
             InvalidInputError: A row does not fit the table (``on_bad_row="raise"``), or the call or
@@ -377,10 +352,13 @@ class Ingestor(Closing):
         parts, of which the first ones remain if a later one fails; the position belongs to the
         last one.
         """
-        if type(rows) is dict and source is None:
-            value = self._committer.codecs.rows.encode_row(rows)
-            if value is not None:
-                return self._append("PUT", [Record(ONE_ROW, value, 1)])
+        if type(rows) is dict and source is None and offset is None:
+            codecs = self._committer.codecs
+            value = codecs.rows.encode_row(rows)
+            if value is not None and (
+                seq := self._append("PUT", [Record(ONE_ROW, value, 1)], codecs)
+            ):
+                return seq
         return self._write("PUT", rows, source, offset)
 
     def delete(self, keys: Any) -> int:
@@ -406,7 +384,7 @@ class Ingestor(Closing):
             )
         return self._write("DELETE", keys, None, None)
 
-    def _write(self, op: Literal["PUT", "DELETE"], rows: Any, source: Any, offset: Any) -> int:
+    def _write(self, op: Op, rows: Any, source: Any, offset: Any) -> int:
         if (source is None) != (offset is None):
             raise InvalidInputError(
                 "pass source and offset together", found=f"source={source!r}, offset={offset!r}"
@@ -419,46 +397,56 @@ class Ingestor(Closing):
             offset = require_int("offset", offset, least=0)
             position = source, Position(offset, fingerprint)
         self._access.check(to_write=True)
-        seq = 0
-        codec = self._codec(op)
-        if position is None and codec.is_joined(rows) and (seq := self._append_part(op, rows)):
+        codecs = self._committer.codecs
+        if (
+            position is None
+            and codecs.of_op(op).is_joined(rows)
+            and (seq := self._append_part(op, rows, codecs))
+        ):
             return seq
+        seq = 0
         batches = batches_of(rows)
         batch = next(batches, None)
         while True:
             following = None if batch is None else next(batches, None)
-            records = [] if batch is None else self._checked(op, batch)
-            if following is None and position is not None:
-                records = with_position(records, *position)
-            if records:
-                seq = self._append(op, records)
+            last = position if following is None else None
+            seq = self._write_batch(op, batch, last) or seq
             if following is None:
                 return seq or self._log.current_seq_num()
             batch = following
 
-    def _checked(self, op: str, rows: Given | FileRows) -> list[Record]:
-        """The records of a batch; bad rows are diverted or raised."""
+    def _write_batch(
+        self, op: Op, rows: Given | FileRows | None, position: tuple[str, Position] | None
+    ) -> int:
+        """Write a batch and a position; 0 if nothing is left to write."""
+        while True:
+            codecs = self._committer.codecs
+            codecs, records = (codecs, []) if rows is None else self._checked(op, rows)
+            if position is not None:
+                records = with_position(records, *position)
+            if not records or (seq := self._append(op, records, codecs)):
+                return seq if records else 0
+
+    def _checked(self, op: Op, rows: Given | FileRows) -> tuple[Codecs, list[Record]]:
+        """The records of a batch, and what encoded them; bad rows are diverted or raised."""
+        codecs = self._committer.codecs
+        codec = codecs.of_op(op)
         try:
-            return list(self._codec(op).records(rows))
+            return codecs, list(codec.records(rows))
         except InvalidInputError as error:
-            if self._follow():
+            self._follow()
+            if self._committer.codecs is not codecs:  # another thread may have followed
                 return self._checked(op, rows)
             if not self._diverts:
-                raise self._codec(op).first_error(rows, error) from error.__cause__
-        good, bad = self._codec(op).checked(rows)
+                raise codec.first_error(rows, error) from error.__cause__
+        good, bad = codec.checked(rows)
         self._divert(bad)
-        return good
+        return codecs, good
 
-    def _codec(self, op: str) -> RowCodec:
-        codecs = self._committer.codecs
-        return codecs.rows if op == "PUT" else codecs.keys
-
-    def _follow(self) -> bool:
+    def _follow(self) -> None:
         """Adopt what other processes changed in the table, if it can be reached."""
-        try:
-            return self._committer.follow(self._table.snapshot())
-        except UnavailableError:
-            return False
+        with contextlib.suppress(UnavailableError):
+            self._committer.follow(self._table.snapshot())
 
     def _divert(self, bad: list[BadRow]) -> None:
         count = self._directory.reject(bad)
@@ -466,7 +454,10 @@ class Ingestor(Closing):
             self._rows_diverted += count
         telemetry.count("ingest.rows_diverted", count)
 
-    def _append(self, op: Literal["PUT", "DELETE"], records: list[Record]) -> int:
+    def _append(self, op: Op, records: list[Record], codecs: Codecs) -> int:
+        """Append records; 0 if the table's columns changed, so that the rows must be encoded
+        again.
+        """
         seq = 0
         while records:
             part, size = 0, 0
@@ -478,23 +469,36 @@ class Ingestor(Closing):
             count = now[0].rows if part == 1 else sum(record.rows for record in now)
             self._reserve(count, size)
             try:
-                if part == 1:
-                    seq = self._log.append(op, now[0].key, now[0].value)
-                else:
-                    seq = self._log.append_batch([(op, r.key, r.value) for r in now])
+                with self._committer.appending:
+                    lost = self._committer.lost_by(codecs)
+                    if lost is None and part == 1:
+                        seq = self._log.append(op, now[0].key, now[0].value)
+                    elif lost is None:
+                        seq = self._log.append_batch([(op, r.key, r.value) for r in now])
             except BaseException:
                 self._release(count, size)
                 raise
+            if lost is not None:
+                self._release(count, size)
+                if seq:
+                    raise lost_between_parts(lost, self._table.path)
+                return 0
         return seq
 
-    def _append_part(self, op: Literal["PUT", "DELETE"], rows: pa.Table) -> int:
-        """Append rows that share a record with those of other threads; 0 if they are too large."""
+    def _append_part(self, op: Op, rows: pa.Table, codecs: Codecs) -> int:
+        """Append rows that share a record with those of other threads; 0 if they are too large, or
+        the table's columns changed.
+        """
         size = self._joined.estimate(rows)
         if size >= RECORD_BYTES:
             return 0
         self._reserve(rows.num_rows, size)
         try:
-            seq, stored = append_part(self._log, op, rows, self._joined.of)
+            with self._committer.appending:
+                if self._committer.lost_by(codecs) is not None:
+                    self._release(rows.num_rows, size)
+                    return 0
+                seq, stored = append_part(self._log, op, rows, self._joined.of)
         except BaseException as error:
             self._release(rows.num_rows, size)
             if isinstance(error, InvalidInputError):  # the size was far from the estimate
@@ -517,14 +521,14 @@ class Ingestor(Closing):
         if self._committer.mismatch is not None:
             self._follow()
             if self._committer.mismatch is not None:
-                raise self._refusal(self._committer.mismatch)
+                raise refusal(self._committer.mismatch)
         with self._changed:
-            if self._error is not None and not is_passing(self._error):
-                raise self._refusal(self._error)
             if self._backlog_bytes > 0 and (
                 self._backlog_bytes + size_bytes > self._max_backlog_bytes
             ):
                 self._wait_for_room(size_bytes)
+            if self._error is not None and is_fatal(self._error):
+                raise refusal(self._error)
             if self._backlog_rows <= 0:
                 self._oldest_s = self._clock()
                 self._changed.notify_all()
@@ -538,7 +542,8 @@ class Ingestor(Closing):
     def _wait_for_room(self, size_bytes: int) -> None:
         def has_room() -> bool:
             held = self._backlog_bytes
-            return self._is_closing or held <= 0 or held + size_bytes <= self._max_backlog_bytes
+            has_space = held <= 0 or held + size_bytes <= self._max_backlog_bytes
+            return has_space or self._is_closing or is_fatal(self._error)
 
         self._changed.notify_all()
         if not self._changed.wait_for(has_room, _limited(self._write_timeout)):
@@ -552,19 +557,6 @@ class Ingestor(Closing):
                 else f"the last commit failed: {self._error}",
             ) from self._error
         self._access.check(to_write=True)
-
-    def _refusal(self, error: LakelogError) -> LakelogError:
-        """An error of the background thread, for a caller."""
-        kind = type(error) if isinstance(error, ConflictError) else StreamMismatchError
-        return kind(
-            error.message,
-            path=error.path,
-            column=error.column,
-            version=error.version,
-            expected=error.expected,
-            found=error.found,
-            hint=error.hint,
-        )
 
     @property
     def _is_full(self) -> bool:
@@ -631,9 +623,7 @@ class Ingestor(Closing):
             (Int64, from 1). After a crash, or a write that failed, another row may occur twice, or
             be accepted later.
         """
-        if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
-            return pl.DataFrame(schema=REJECTED)
-        return pl.read_ndjson(self.rejected_path, schema=REJECTED)
+        return self._directory.rejected()
 
     def flush(self) -> int:
         """Commit all rows that are durable when this is called.
@@ -692,7 +682,7 @@ class Ingestor(Closing):
         """Update the counters after a commit."""
         with self._changed:
             self._backlog_rows -= done.rows
-            self._backlog_bytes -= done.size_bytes + RECORD_OVERHEAD_BYTES * done.records
+            self._backlog_bytes -= _size_on_disk(done)
             self._rows_committed += done.rows - done.rows_diverted
             if done.version is not None:
                 self._version = done.version
@@ -709,13 +699,11 @@ class Ingestor(Closing):
                     self._changed.wait(_limited(wait_s))
                     continue
                 backlog = self._backlog_rows > 0 or self._backlog_bytes > 0
-            try:
-                if backlog:
-                    self._drain(lambda: self._is_closing)
-                else:
-                    self._compact()
-            except LakelogError:
-                continue  # it is in `status`, and retried
+            if not backlog:
+                self._compact()
+                continue
+            with contextlib.suppress(LakelogError):  # it is in `status`, and retried
+                self._drain(lambda: self._is_closing)
 
     def _seconds_until_due(self) -> float | None:
         now = self._clock()
@@ -723,18 +711,18 @@ class Ingestor(Closing):
             due = now if self._is_full else self._oldest_s + self._max_seconds
             return max(due, self._retry_at_s) - now
         if self._compact_after_s is not None and self._small_commits > 1:
-            return max(self._last_write_s + self._compact_after_s, self._retry_at_s) - now
+            return max(self._last_write_s + self._compact_after_s, self._compact_at_s) - now
         return None
 
     def _compact(self) -> None:
         small = self._small_commits
         try:
             report = self._table.compact()
-        except LakelogError as error:
+        except Exception as error:  # noqa: BLE001 - compaction is repeated later
             with self._changed:
-                self._retry_at_s = self._clock() + _MOST_DELAY_S
+                self._compact_at_s = self._clock() + _MOST_DELAY_S
             telemetry.event("ingest.compaction_failed", path=self._table.path, reason=str(error))
-            raise
+            return
         with self._changed:
             self._small_commits -= small
             self._changed.notify_all()
@@ -755,14 +743,23 @@ class Ingestor(Closing):
             LakelogError: As `flush`. The Ingestor is closed nevertheless, and the rows stay in the
                 log.
         """
-        if self._access.is_closed:
-            return
         if self._access.is_elsewhere:
             self._access.is_closed = True
             return
+        self._begin_closing()
+        with self._closing:
+            if not self._access.is_closed:
+                self._close(flush=flush)
+
+    def _begin_closing(self) -> None:
+        """Writers no longer wait for space in the backlog, and nothing is committed until `close`
+        does.
+        """
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
+
+    def _close(self, *, flush: bool) -> None:
         self._thread.join()
         try:
             if flush and self._log.current_seq_num() > self._log.truncated_to:
@@ -783,6 +780,10 @@ class Ingestor(Closing):
 
     def _open_facts(self) -> list[tuple[str, str]]:
         return [("table", self._table.path), *self.status().facts]
+
+
+def _size_on_disk(records: Committed) -> int:
+    return records.size_bytes + RECORD_OVERHEAD_BYTES * records.records
 
 
 def _limited(seconds: float | None) -> float | None:

@@ -457,8 +457,8 @@ class RowCodec:
             place, record = int(places[number]), puts[number : number + 1]
             parts.append(records[start:place])
             start = place + 1
-            for table in self._read(record):
-                good, refused = self.checked(table)
+            for rows in self._readable(record):
+                good, refused = self.checked(rows)
                 parts.append(record.replaced(good))
                 bad += refused
         return Records.concat([*parts, records[start:]]), bad
@@ -482,11 +482,10 @@ class RowCodec:
         """The rows of records as they were written, in the order of `Records.numbers`."""
         is_json = records.forms == JSON
         if is_json.any():
-            lines = pa.concat_arrays(filtered(records.values, is_json).chunks)
-            table = self._json.stored(data_of(lines))
-            names = self.computed.intersection(table.column_names)  # null before there were rules
-            void = [name for name in names if table[name].null_count == len(table)]
-            yield table.drop_columns(void)
+            # A chunk at a time: one array has at most 2 GiB.
+            for chunk in filtered(records.values, is_json).chunks:
+                if len(chunk):
+                    yield self._read_json(data_of(chunk))
         is_arrow = records.forms == ARROW
         if is_arrow.any():
             streams = buffers_of(filtered(records.values, is_arrow))
@@ -495,6 +494,27 @@ class RowCodec:
                 table = pa.concat_tables(group)
                 batches = table.column(0).num_chunks
                 yield table.combine_chunks() if len(table) < _BATCH_ROWS * batches else table
+
+    def _read_json(self, lines: pa.Buffer) -> pa.Table:
+        try:
+            table = self._json.stored(lines)
+        except pa.ArrowException as cause:  # a column that it has was lost
+            raise InvalidInputError(
+                "a row of the ingest log cannot be read with the table's columns",
+                column=getattr(cause, "column", None),
+                expected=", ".join(self._json.names),
+                found=str(cause).split("\n", 1)[0],
+            ) from cause
+        names = self.computed.intersection(table.column_names)  # null before there were rules
+        return table.drop_columns([n for n in names if table[n].null_count == len(table)])
+
+    def _readable(self, record: Records) -> list[Given]:
+        """The rows of a record; its lines, if it is JSON that cannot be read as a whole."""
+        try:
+            return list(self._read(record))
+        except InvalidInputError:
+            (value,) = record.values.to_pylist()
+            return [value.splitlines()]
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         omitted = self.computed.difference(rows.column_names)

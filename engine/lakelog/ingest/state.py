@@ -68,7 +68,7 @@ _RESERVE_BYTES = 64 << 10
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
-REJECTED = {
+_REJECTED = {
     "time": pl.String(),
     "kind": pl.String(),
     "reason": pl.String(),
@@ -252,7 +252,7 @@ class IngestDirectory:
         with disk_errors("the ingest directory cannot be read", self.path):
             try:
                 data = self._disk.read(self.state_path)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
         return decode(data.to_pybytes(), self.state_path)
 
@@ -346,6 +346,16 @@ class IngestDirectory:
                 file.close()
                 raise
         return len(rows)
+
+    def rejected(self) -> pl.DataFrame:
+        """The diverted rows, without a last line that a crash has cut."""
+        with disk_errors("diverted rows cannot be read", self.rejected_path):
+            try:
+                data = self._disk.read(self.rejected_path).to_pybytes()
+            except FileNotFoundError:
+                data = b""
+        lines = data[: data.rfind(b"\n") + 1]
+        return pl.read_ndjson(lines, schema=_REJECTED) if lines else pl.DataFrame(schema=_REJECTED)
 
     def _open_rejected(self) -> WritableFile:
         try:
