@@ -467,6 +467,29 @@ def test_offsets_are_durable_with_their_rows_and_survive_commits(
     assert ids(table.scan()) == [1, 2, 3]
 
 
+def test_rows_with_a_position_are_one_batch_of_the_log(
+    table: lakelog.Table, directory: Path
+) -> None:
+    large = pl.DataFrame({"id": range(75), "name": ["n" * (1 << 20)] * 75})
+    # A second batch would wait for the backlog of the first.
+    with quiet(table, directory, max_backlog_bytes=1, write_timeout=0) as ingestor:
+        ingestor.write(large, source="a", offset=75)
+        assert ingestor.offsets() == {"a": 75}
+    assert ids(table.scan()) == list(range(75))
+
+
+def test_no_row_of_a_stream_with_a_position_is_written_if_one_does_not_fit(
+    table: lakelog.Table, directory: Path
+) -> None:
+    batches = [pa.record_batch({"id": [1.0, 2.0]}), pa.record_batch({"id": [3.0, 3.5]})]
+    stream = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    with quiet(table, directory) as ingestor:
+        with pytest.raises(InvalidInputError):
+            ingestor.write(stream, source="a", offset=4)
+        assert ingestor.offsets() == {}
+        assert ingestor.status().durable_seq == 0
+
+
 # --- diverted rows ---------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ _SUFFIXES: dict[str, Format] = {
 }
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 50_000
+_PART_BYTES = 16 << 20
 _MAX_ROW_BYTES = 64 << 20
 _SHOWN_BYTES = 100
 _EDGE_BYTES = 4 << 10
@@ -115,7 +116,7 @@ def _read(
         yield from _csv(name, stream, columns, start, fingerprint)
         return
     position = 0
-    for rows, mark in _batches(name, stream, form):
+    for rows, mark in _parts(_batches(name, stream, form)):
         first = max(start, position) + 1
         skipped = min(max(start - position, 0), len(rows))
         if position < start <= position + len(rows):
@@ -435,6 +436,14 @@ def _batches(name: str | None, stream: BinaryIO, form: Format) -> Iterator[tuple
         for batch in batches:
             end = stream.tell() if stream.seekable() else 0
             yield batch, _fingerprint(name, stream, end)
+
+
+def _parts(batches: Iterator[tuple[Any, str | None]]) -> Iterator[tuple[Any, str | None]]:
+    """Parts of batches, because the rows of one write are in memory in all their forms."""
+    for batch, mark in batches:
+        step = max(1, len(batch) * _PART_BYTES // max(batch.nbytes, _PART_BYTES))
+        for first in range(0, len(batch), step):
+            yield batch[first : first + step], mark
 
 
 @contextmanager

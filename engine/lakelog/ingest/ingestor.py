@@ -348,9 +348,9 @@ class Ingestor(Closing):
                 durable. The Ingestor must be closed and opened again.
             LogPoisonedError: As `WriteAheadLog.append`.
 
-        A batch is atomic up to 64 MiB. A longer frame, and each batch of a stream, is written in
-        parts, of which the first ones remain if a later one fails; the position belongs to the
-        last one.
+        The rows of a call with a position are atomic, and in memory together. Without one, a batch
+        is atomic up to 64 MiB: a longer frame, and each batch of a stream, is written in parts, of
+        which the first ones remain if a later one fails.
         """
         if type(rows) is dict and source is None and offset is None:
             codecs = self._committer.codecs
@@ -404,27 +404,24 @@ class Ingestor(Closing):
             and (seq := self._append_part(op, rows, codecs))
         ):
             return seq
-        seq = 0
-        batches = batches_of(rows)
-        batch = next(batches, None)
-        while True:
-            following = None if batch is None else next(batches, None)
-            last = position if following is None else None
-            seq = self._write_batch(op, batch, last) or seq
-            if following is None:
-                return seq or self._log.current_seq_num()
-            batch = following
+        if position is not None:
+            return self._write_together(op, list(batches_of(rows)), *position)
+        last = max((self._write_together(op, [batch]) for batch in batches_of(rows)), default=0)
+        return last or self._log.current_seq_num()
 
-    def _write_batch(
-        self, op: Op, rows: Given | FileRows | None, position: tuple[str, Position] | None
-    ) -> int:
-        """Write a batch and a position; 0 if nothing is left to write."""
+    def _write_together(self, op: Op, batches: list[Given | FileRows], *position: Any) -> int:
+        """Write batches, in one batch of the log if they have a position: a crash must not leave
+        rows whose source is read again. 0 if nothing is left to write.
+        """
         while True:
-            codecs = self._committer.codecs
-            codecs, records = (codecs, []) if rows is None else self._checked(op, rows)
-            if position is not None:
+            found = [self._checked(op, batch) for batch in batches]
+            codecs = found[0][0] if found else self._committer.codecs
+            if any(used is not codecs for used, _ in found):
+                continue  # the table's columns changed in between
+            records = [record for _, each in found for record in each]
+            if position:
                 records = with_position(records, *position)
-            if not records or (seq := self._append(op, records, codecs)):
+            if not records or (seq := self._append(op, records, codecs, is_atomic=bool(position))):
                 return seq if records else 0
 
     def _checked(self, op: Op, rows: Given | FileRows) -> tuple[Codecs, list[Record]]:
@@ -454,14 +451,16 @@ class Ingestor(Closing):
             self._rows_diverted += count
         telemetry.count("ingest.rows_diverted", count)
 
-    def _append(self, op: Op, records: list[Record], codecs: Codecs) -> int:
-        """Append records; 0 if the table's columns changed, so that the rows must be encoded
-        again.
+    def _append(
+        self, op: Op, records: list[Record], codecs: Codecs, *, is_atomic: bool = False
+    ) -> int:
+        """Append records in batches of the log, or in one; 0 if the table's columns changed, so
+        that the rows must be encoded again.
         """
         seq = 0
         while records:
             part, size = 0, 0
-            while part < len(records) and (not part or size < _ATOMIC_BYTES):
+            while part < len(records) and (not part or is_atomic or size < _ATOMIC_BYTES):
                 record = records[part]
                 size += len(record.value) + len(record.key) + RECORD_OVERHEAD_BYTES
                 part += 1
