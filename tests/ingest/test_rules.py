@@ -168,6 +168,46 @@ def test_explicit_identity_values_are_kept(tmp_path: Path, directory: Path) -> N
     }
 
 
+LINES = {
+    "NaN": b'{"x":NaN,%s}',
+    "Infinity": b'{"x":-Infinity,%s}',
+    "Inf": b'{"x":Inf,%s}',
+    "mark": b'\xef\xbb\xbf{"x":1.5,%s}',
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_values_of_any_line_are_kept_if_a_column_has_a_source_of_its_own(
+    tmp_path: Path, directory: Path, line: bytes
+) -> None:
+    x = Field("x", Primitive("double"))
+    state = Field("state", STRING, metadata={"CURRENT_DEFAULT": "'new'"})
+    twice = Field("twice", Primitive("double"), metadata={"delta.generationExpression": "x * 2"})
+    features = {"delta.feature.allowColumnDefaults": "supported"}
+    fields = (x, state, twice, numbered(by_default=True))
+    table = new_table(tmp_path / "table", *fields, **features)
+    with quiet(table, directory) as ingestor:
+        ingestor.write(line % b'"state":"old","number":7')
+        ingestor.write(line % b'"state":null,"number":8')
+        with pytest.raises(ConstraintViolationError, match="twice"):
+            ingestor.write(line % b'"twice":7.0')
+    rows = table.to_polars().select("state", "number").sort("number").rows()
+    assert rows == [("old", 7), (None, 8)]
+
+
+def test_names_of_dicts_are_matched_in_any_case(tmp_path: Path, directory: Path) -> None:
+    state = Field("state", STRING, metadata={"CURRENT_DEFAULT": "'new'"})
+    features = {"delta.feature.allowColumnDefaults": "supported"}
+    fields = (Field("id", LONG), state, DOUBLED, numbered(by_default=True))
+    table = new_table(tmp_path / "table", *fields, **features)
+    with quiet(table, directory) as ingestor:
+        ingestor.write([{"id": 1, "State": "old"}, {"id": 2}])
+        ingestor.write([{"ID": 3, "NUMBER": 8, "Doubled": 6}, {"id": 4}])
+    rows = table.to_polars().sort("id").rows()
+    assert [row[:3] for row in rows] == [(1, "old", 2), (2, "new", 4), (3, "new", 6), (4, "new", 8)]
+    assert [row[3] for row in rows] == [10, 15, 8, 20]
+
+
 def test_rows_that_replace_existing_rows_keep_their_identity_values(
     tmp_path: Path, directory: Path
 ) -> None:

@@ -35,7 +35,7 @@ from lakelog.ingest.records import (
     records_of_lines,
     records_of_table,
 )
-from lakelog.ingest.texts import JsonReader, read_texts
+from lakelog.ingest.texts import JsonReader, column_names, read_texts
 from lakelog.model import contract
 from lakelog.model.contract import Decimal, Field, Primitive, Struct
 
@@ -351,13 +351,16 @@ class RowCodec:
         )
 
     def _given_by(self, row: Any) -> frozenset[str]:
-        return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
+        if not self._given or not isinstance(row, Mapping):
+            return frozenset()
+        fields = (self.schema.field(name) for name in row if isinstance(name, str))
+        return self._given.intersection(field.name for field in fields if field is not None)
 
     def _filled_by(self, line: bytes) -> frozenset[str]:
         try:
             return self._filled.intersection(orjson.loads(line).keys())
-        except (ValueError, AttributeError):  # which `JsonReader` reports
-            return frozenset()
+        except (ValueError, AttributeError):
+            return self._filled.intersection(column_names(line))
 
     def _error_of_columns(self, rows: Given) -> InvalidInputError | None:
         """The error of columns that do not fit, whatever their values."""

@@ -108,8 +108,22 @@ class JsonReader:
 def _python_value(line: bytes) -> Any:
     try:
         return json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def column_names(line: bytes) -> Sequence[str]:
+    """The columns of a line that may have NaN, Infinity or a byte order mark, which `JsonReader`
+    takes; none of a line that it refuses.
+    """
+    value = _python_value(line)
+    if isinstance(value, dict):
+        return list(value)
+    try:
+        names: list[str] = pj.read_json(pa.BufferReader(line)).column_names  # `Inf`
+    except pa.ArrowException:
+        return ()
+    return names
 
 
 def _unknown_field(
