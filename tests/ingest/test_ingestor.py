@@ -213,6 +213,25 @@ def test_number_that_a_column_cannot_hold_is_refused_in_json(
     assert table.to_polars()["far"].to_list() == [1e300, float("inf")]
 
 
+def test_number_too_large_for_a_float_is_refused_wherever_it_is(
+    tmp_path: Path, directory: Path
+) -> None:
+    floats = {"f": pl.Float32, "d": pl.Float64}
+    schema = {**floats, "text": pl.String, "s": pl.Struct(floats), "l": pl.List(pl.Float32)}
+    table = lakelog.create(tmp_path / "numbers", schema, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        for bad in (b'"f":1e39', b'"d":1e400', b'"s":{"f":1e39}', b'"l":[1,-1e39]'):
+            for other in (b"", b',"text":"Information: Infinity, and more"'):
+                with pytest.raises(InvalidInputError, match="too (large|big)"):
+                    ingestor.write(b"{%s%s}" % (bad, other))
+                with pytest.raises(InvalidInputError, match="too (large|big)"):
+                    ingestor.write(b'{%s}\n{"d": -Infinity%s}' % (bad, other))
+        ingestor.write(b'{"f":Infinity,"s":{"f": -Inf ,"d":1},"l":[1, Infinity],"text":"Inf"}')
+    (row,) = table.to_polars().rows()
+    infinity = float("inf")
+    assert row == (infinity, None, "Inf", {"f": -infinity, "d": 1.0}, [1.0, infinity])
+
+
 NO_UTF8 = pa.Array.from_buffers(
     pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xe4")]
 )

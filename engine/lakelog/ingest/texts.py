@@ -19,6 +19,8 @@ from lakelog.model.contract import Array, DataType, Decimal, Map, Primitive, Str
 
 # A line that is not a JSON object with a column; a file may begin with a byte order mark.
 _NO_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r]*(?:[^{ \t\r\xef]|\{[ \t\r]*\})")
+# An infinity as a value, and in a text what looks like one.
+_INFINITY = re.compile(rb"(?<=[:\[,])(\s*)-?Inf(?:inity)?(?=\s*[,\]}])")
 _COLUMN = re.compile(r"Column\(/(.*?)\) (?:changed|was)")
 _ZONED = r"[T ]\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _BINARY = Primitive("binary")
@@ -73,9 +75,9 @@ class JsonReader:
                 table = _without_base64(table, name)
             if found := find_invalid(table):
                 raise _BadValue(*found)
-            for name in table.column_names if b"Inf" not in data else ():
-                type_ = table[name].type
-                if pa.types.is_floating(type_) and pc.any(pc.is_inf(table[name])).as_py():
+            finite = self.stored(_INFINITY.sub(rb"\g<1>0", data)) if b"Inf" in data else table
+            for name in finite.column_names:
+                if type_ := _overflow(finite[name]):
                     raise _BadValue(name, f"a number is too large for {type_}")
             return table
         except pa.ArrowException as cause:
@@ -103,6 +105,18 @@ class JsonReader:
             if column is not None:
                 return column, f"the table has no column {column!r}"
         return None, text
+
+
+def _overflow(values: pa.ChunkedArray) -> pa.DataType | None:
+    """The type of floating-point values, also nested ones, of which one is infinite; else None."""
+    type_ = values.type
+    if pa.types.is_floating(type_):
+        return type_ if pc.any(pc.is_inf(values)).as_py() else None
+    if pa.types.is_struct(type_):
+        return next(filter(None, map(_overflow, values.flatten())), None)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return _overflow(pc.list_flatten(values))
+    return None
 
 
 def _python_value(line: bytes) -> Any:
