@@ -339,7 +339,13 @@ def test_damaged_log_is_upgraded_only_with_safe(lakelog: Call, old: Path) -> Non
 # --- truncate -------------------------------------------------------------------------------------
 
 
-def test_a_truncation_is_planned_first(lakelog: Call, log: Path) -> None:
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_truncation_is_planned_first(
+    lakelog: Call, log: Path, monkeypatch: pytest.MonkeyPatch, *, relative: bool
+) -> None:
+    if relative:
+        monkeypatch.chdir(log.parent)
+        log = Path(log.name)
     before = contents(log)
     outcome = lakelog("wal", "truncate", log, 10)
     assert outcome.code == 0
@@ -348,6 +354,7 @@ def test_a_truncation_is_planned_first(lakelog: Call, log: Path) -> None:
     assert contents(log) == before
     planned = rows(lakelog("wal", "truncate", log, 10, "-o", "json").text)
     done = rows(lakelog("wal", "truncate", log, 10, "--apply", "-o", "json").text)
+    assert planned
     assert [row["path"] for row in done] == [row["path"] for row in planned]
     assert {row["outcome"] for row in done} == {"removed"}
     with WriteAheadLog(log) as made:

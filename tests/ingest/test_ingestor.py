@@ -222,9 +222,9 @@ def test_number_too_large_for_a_float_is_refused_wherever_it_is(
     with quiet(table, directory) as ingestor:
         for bad in (b'"f":1e39', b'"d":1e400', b'"s":{"f":1e39}', b'"l":[1,-1e39]'):
             for other in (b"", b',"text":"Information: Infinity, and more"'):
-                with pytest.raises(InvalidInputError, match="too (large|big)"):
+                with pytest.raises(InvalidInputError, match=r"too (large|big)"):
                     ingestor.write(b"{%s%s}" % (bad, other))
-                with pytest.raises(InvalidInputError, match="too (large|big)"):
+                with pytest.raises(InvalidInputError, match=r"too (large|big)"):
                     ingestor.write(b'{%s}\n{"d": -Infinity%s}' % (bad, other))
         ingestor.write(b'{"f":Infinity,"s":{"f": -Inf ,"d":1},"l":[1, Infinity],"text":"Inf"}')
     (row,) = table.to_polars().rows()

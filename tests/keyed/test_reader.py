@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,21 @@ def test_reader_sees_the_state_of_its_opening_or_last_refresh(tmp_path: Path) ->
             assert snapshots[-1] == {}
             store.refresh()
             assert state(store) == {}
+
+
+def test_reader_follows_a_store_that_was_created_again(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("a", "old")
+        store.flush()
+    with KeyedStore(tmp_path / "store", read_only=True) as reader:
+        assert reader.get("a") == b"old"
+        shutil.rmtree(tmp_path / "store")
+        with KeyedStore(tmp_path / "store") as store:
+            store.put("a", "new")
+            store.put("b", "x")
+            store.flush()
+        reader.refresh()
+        assert (reader.get("a"), reader.get("b")) == (b"new", b"x")
 
 
 def test_refresh_reuses_open_files_that_are_still_current(tmp_path: Path) -> None:

@@ -429,6 +429,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
     """
     import polars as pl
 
+    from lakelog.wal.disk import local_directory
     from lakelog.wal.inspect import inspect as inspect_log
     from lakelog.wal.log import WriteAheadLog
 
@@ -444,7 +445,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
             path=directory,
             hint=f"lakelog wal upgrade {directory}",
         )
-    before = inspect_log(directory)
+    before = inspect_log(local_directory(directory))
     damage = next((finding for finding in before.findings if finding.is_damage), None)
     if damage is not None:
         raise damage.error(

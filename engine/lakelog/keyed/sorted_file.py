@@ -290,6 +290,8 @@ class SortedFile:
         self._path = path
         self._data = data
         self._cache = cache
+        # A store that was deleted and created again has other files of the same names.
+        self._cached_as = f"{name}-{facts.footer_crc32c:08x}"
         self._check_footer()
         self._metadata = pq.read_metadata(pa.BufferReader(data))
         index = orjson.loads(self._metadata.metadata[_INDEX_KEY.encode()])
@@ -341,10 +343,10 @@ class SortedFile:
         if not self.facts.min_key <= key <= self.facts.max_key:
             return None
         group = bisect_right(self._first_keys, key) - 1
-        frame = self._cache.get(self.name, group)
+        frame = self._cache.get(self._cached_as, group)
         if frame is None:
             frame = self._decode(group, group + 1)
-            self._cache.put(self.name, group, frame)
+            self._cache.put(self._cached_as, group, frame)
         return rows.find_sorted(frame, key)
 
     def between(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
