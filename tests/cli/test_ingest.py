@@ -166,12 +166,18 @@ def test_a_named_pipe_is_read(
     write_rows(tmp_path / f"a.{form}", [1, 2])
     os.mkfifo(tmp_path / f"pipe.{form}")
     data = (tmp_path / f"a.{form}").read_bytes()
-    writer = threading.Thread(target=(tmp_path / f"pipe.{form}").write_bytes, args=[data])
-    writer.start()
-    done = lakelog("ingest", "events", f"pipe.{form}", "--directory", "log")
-    writer.join()
-    assert done.code == 0, done.errors
-    assert ids(events) == [1, 2]
+    write_rows(tmp_path / f"b.{form}", [3, 4, 5])
+    other = (tmp_path / f"b.{form}").read_bytes()
+    # A pipe has no position: another one of the same name, as of a shell, is read whole.
+    for content, more in ((data, ()), (other, ()), (data, ("--resume",))):
+        writer = threading.Thread(target=(tmp_path / f"pipe.{form}").write_bytes, args=[content])
+        writer.start()
+        done = lakelog("ingest", "events", f"pipe.{form}", "--directory", "log", *more)
+        writer.join()
+        assert done.code == 0, done.errors
+    assert ids(events) == [1, 1, 2, 2, 3, 4, 5]
+    refused = lakelog("ingest", "events", f"pipe.{form}", "--format", "parquet")
+    assert (refused.code, "Parquet cannot be read from a pipe" in refused.errors) == (2, True)
 
 
 def test_a_position_without_a_fingerprint_is_continued(

@@ -235,11 +235,21 @@ def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Form
                 hint=f"name the files in it, such as {os.path.join(name, '*.ndjson')}",
             )
         else:
+            kind = form or format_of(name)
+            if kind == "parquet" and not _can_be_read_again(name):
+                raise click.UsageError(f"Parquet cannot be read from a pipe: {name}")
             path = os.path.realpath(name) if os.path.isfile(name) else os.path.abspath(name)
-            found.append((path, form or format_of(name)))
+            found.append((path, kind))
     if len({name for name, _ in found}) < len(found):
         raise click.UsageError("a file is named twice")
     return found
+
+
+def _can_be_read_again(name: str) -> bool:
+    """Whether a position in an input has a meaning: not in standard input, nor in a pipe such as
+    ``<(...)`` of a shell.
+    """
+    return name != _STANDARD_INPUT and (os.path.isfile(name) or not os.path.exists(name))
 
 
 def _default_directory(location: str) -> str:
@@ -258,7 +268,7 @@ def _starts(
     inputs: list[tuple[str, Format]], ingestor: Ingestor, *, resume: bool
 ) -> dict[str, Position]:
     """Where to begin in each file."""
-    known = ingestor.positions()
+    known = {n: at for n, at in ingestor.positions().items() if _can_be_read_again(n)}
     begun = [name for name, _ in inputs if name in known]
     if begun and not resume:
         raise InvalidInputError(
@@ -281,12 +291,12 @@ def _read(
     from lakelog.ingest.files import STANDARD_INPUT, read_file, read_stream
 
     columns = ingestor.table.snapshot(max_staleness=60).schema.names
-    is_file = name != _STANDARD_INPUT
-    if is_file:
-        batches = read_file(name, form, columns, *(start or ()))
-    else:
+    is_file = _can_be_read_again(name)
+    if name == _STANDARD_INPUT:
         stream: BinaryIO = sys.stdin.buffer
         batches = read_stream(stream, form, columns)
+    else:
+        batches = read_file(name, form, columns, *(start or ()))
     position = start.offset if start else 0
     for rows, after in interrupt.each(batches):
         try:
