@@ -69,12 +69,18 @@ def code_cells(notebook: Any) -> list[Any]:
 
 
 def texts(cell: Any) -> list[str]:
-    """The outputs of a cell as text; a plot is the text ``image/png``."""
+    """The outputs of a cell as text; a plot is the text ``image/png``. Parts of one stream are
+    joined, because the kernel sends a part every 0.2 s.
+    """
     found: list[str] = []
+    stream = None
     for output in cell.outputs:
         data = output.get("data", {})
+        before, stream = stream, output.get("name")
         if "image/png" in data:
             found.append("image/png")
+        elif stream is not None and stream == before:
+            found[-1] += output["text"]
         else:
             found.append(output.get("text", data.get("text/plain", "")))
     return found
