@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,11 @@ def test_failed_write_to_s3_has_the_text_of_the_driver() -> None:
     with pytest.raises(UnavailableError, match=r"written: EndpointConnectionError: ") as caught:
         store.put_if_absent("f", b"x")
     assert type(caught.value.__cause__).__name__ == "EndpointConnectionError"
+
+
+def test_no_files_are_read_on_a_slow_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    assert list(LocalStore(str(tmp_path)).read_many([])) == []

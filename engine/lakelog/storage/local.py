@@ -147,7 +147,7 @@ class LocalStore:
         elapsed = time.perf_counter() - start
         yield from first
         rest = paths[_PROBE:]
-        if elapsed > _CACHED_SECONDS * _PROBE:
+        if rest and elapsed > _CACHED_SECONDS * _PROBE:
             yield from self._read_ahead(rest, max(map(len, first)))
         else:
             # Small files in the page cache are read faster than a thread starts.
