@@ -268,16 +268,17 @@ def _starts(
     inputs: list[tuple[str, Format]], ingestor: Ingestor, *, resume: bool
 ) -> dict[str, Position]:
     """Where to begin in each file."""
-    known = {n: at for n, at in ingestor.positions().items() if _can_be_read_again(n)}
-    begun = [name for name, _ in inputs if name in known]
+    known = ingestor.positions()
+    begun = {n: known[n] for n, _ in inputs if n in known and _can_be_read_again(n)}
     if begun and not resume:
+        path, position = next(iter(begun.items()))
         raise InvalidInputError(
             "rows of the file are durable in this directory or committed",
-            path=begun[0],
-            found=f"position {known[begun[0]].offset}",
+            path=path,
+            found=f"position {position.offset}",
             hint="pass --resume to continue after them; to write them again, use another directory",
         )
-    return known
+    return begun
 
 
 def _read(
