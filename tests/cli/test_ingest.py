@@ -338,7 +338,7 @@ def test_bad_lines_of_ndjson_are_named_by_their_lines(
     end: str,
 ) -> None:
     monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 20)
-    lines = ['{"id": 1}', "", '{"id": 2}', '{"id": "x"}', '{"id": 3}', "", '{"id": 4}', "y"]
+    lines = ['{"id": 1}', "", '{"id": 2}', '{"id": "x"}', '{"id": 3}', "", '{"id": 4}', "y", ""]
     text = end.join(lines).encode()
     (tmp_path / "a.ndjson").write_bytes(text)
     refused = lakelog("ingest", "events", "a.ndjson", "--directory", "log", "--output", "json")
@@ -356,6 +356,35 @@ def test_bad_lines_of_ndjson_are_named_by_their_lines(
     assert "path      standard input\n" in piped.errors
     assert "line      4\n" in piped.errors
     assert "--resume" not in piped.errors
+
+
+@pytest.mark.parametrize(
+    ("cut", "rest", "kept"),
+    [('{"id": 4, "name": "d', '"}', [4]), ("{", '"id": 4}', [4]), ("tr", "ue", [])],
+)
+def test_last_line_of_ndjson_without_its_end_waits_for_it(
+    lakelog: Any, events: library.Table, tmp_path: Path, cut: str, rest: str, kept: list[int]
+) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text(f'{{"id": 1}}\nbad\n{{"id": 2}}\n{cut}')
+    write_rows(tmp_path / "b.ndjson", [3])
+    call = ("ingest", "events", "a.ndjson", "b.ndjson", "--directory", "log", "--resume")
+    diverting = (*call, "--on-bad-row", "divert")
+    for _ in range(2):
+        done = lakelog(*diverting, "--output", "json")
+        assert (done.code, json.loads(done.text)[0]["incomplete_files"]) == (1, [str(path)])
+    assert f"the last line of {path}: continue with --resume" in lakelog(*diverting).text
+    assert [row["line"] for row in rejected_rows(tmp_path / "log")] == [2]
+    assert ids(events) == [1, 2, 3]
+    refused = lakelog(*call)
+    assert (refused.code, "line      4\n" in refused.errors) == (2, True)
+    assert "rows before line 4 are durable: pass --resume when this line is com" in refused.errors
+    path.write_text(path.read_text() + rest)
+    assert lakelog(*diverting).code == (0 if kept else 1)
+    path.write_text(path.read_text() + "\n")
+    assert lakelog(*diverting).code == (0 if kept else 1)
+    assert ids(events) == [1, 2, 3, *kept]
+    assert [row["row"] for row in rejected_rows(tmp_path / "log")][1:] == [cut + rest][len(kept) :]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.arrows"])

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _STANDARD_INPUT = "-"
 _REFRESH_S = 0.5
-_REPORT = "directory rows_durable rows_committed rows_diverted version seconds is_interrupted"
+_REPORT = (
+    "directory rows_durable rows_committed rows_diverted incomplete_files version seconds "
+    "is_interrupted"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class _Report:
     rows_durable: int
     rows_committed: int
     rows_diverted: int
+    incomplete_files: tuple[str, ...]
     version: int | None
     seconds: float
     is_interrupted: bool
@@ -58,6 +62,10 @@ class _Report:
         ]
         if self.rows_diverted:
             facts.insert(2, ("diverted", count(self.rows_diverted, "row")))
+        facts += [
+            ("incomplete", f"the last line of {name}: continue with --resume")
+            for name in self.incomplete_files
+        ]
         if self.is_interrupted:
             facts.append(("interrupted", "continue files with --resume"))
         return facts
@@ -173,7 +181,8 @@ def ingest(
 
     Rows are durable in a local write-ahead log first, and committed in the background, each exactly
     once. NDJSON, CSV (with a header), Parquet and Arrow IPC are read. Ctrl-C commits what was read,
-    and ends with exit code 130. The exit code is 1 if rows were diverted.
+    and ends with exit code 130. The exit code is 1 if rows were diverted, or if the last line of a
+    file is incomplete: with --on-bad-row divert it is left to the next call with --resume.
     """
     from lakelog.ingest.ingestor import Ingestor
 
@@ -196,8 +205,12 @@ def ingest(
     ):
         starts = _starts(inputs, ingestor, resume=resume)
         line = _ProgressLine(ingestor)
-        for name, kind in inputs:
-            _read(name, kind, starts.get(name), ingestor, interrupt, line)
+        waits = on_bad_row == "divert"
+        incomplete = [
+            name
+            for name, kind in inputs
+            if not _read(name, kind, starts.get(name), ingestor, interrupt, line, waits=waits)
+        ]
         line.clear()
         ingestor.flush()
         status = ingestor.status()
@@ -206,6 +219,7 @@ def ingest(
         status.rows_durable,
         status.rows_committed,
         status.rows_diverted,
+        tuple(incomplete),
         status.version,
         time.monotonic() - begin_s,
         interrupt.is_set,
@@ -213,7 +227,7 @@ def ingest(
     write_report(report, report.facts, _REPORT, output)
     if report.is_interrupted:
         return _INTERRUPTED
-    return FINDINGS if report.rows_diverted else GOOD
+    return FINDINGS if report.rows_diverted or report.incomplete_files else GOOD
 
 
 def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Format]]:
@@ -288,7 +302,10 @@ def _read(
     ingestor: Ingestor,
     interrupt: _Interrupt,
     line: _ProgressLine,
-) -> None:
+    *,
+    waits: bool,
+) -> bool:
+    """Write the rows of an input. False if it `waits` for the rest of the last line."""
     from lakelog.ingest.files import STANDARD_INPUT, read_file, read_stream
 
     columns = ingestor.table.snapshot(max_staleness=60).schema.names
@@ -300,6 +317,8 @@ def _read(
         batches = read_file(name, form, columns, *(start or ()))
     position = start.offset if start else 0
     for rows, after in interrupt.each(batches):
+        if rows.is_incomplete and waits:
+            return False
         try:
             if is_file:
                 ingestor.write(rows, source=name, offset=after)
@@ -312,11 +331,14 @@ def _read(
             raise
         position = after
         line.show()
+    return True
 
 
 def _next_step(rows: FileRows, position: int, *, is_file: bool) -> str:
     """What to do after a bad row of a batch, of which nothing was written."""
     durable = f"the rows before {rows.unit} {rows.numbers()[0]} are" if position else "no row is"
+    if rows.is_incomplete:
+        return f"{durable} durable: pass --resume when this line is complete"
     again = "pass --resume" if is_file else "pass it and the later ones"
     return f"{durable} durable: correct the row and {again}, or pass --on-bad-row divert"
 

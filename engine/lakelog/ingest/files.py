@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from lakelog.errors import InvalidInputError
 from lakelog.ingest.rows import BadRow, FileRows, TextRows
+from lakelog.ingest.texts import is_complete
 from lakelog.lazy import cached_property
 from lakelog.wal.disk import disk_errors
 
@@ -110,7 +111,10 @@ def _read(
         lines = _Lines(stream, start, _num_newlines)
         for data, end in _complete(stream, start, lambda data: data.rfind(b"\n") + 1, lines):
             numbers = partial(_json_lines, data, lines.of(data))
-            yield FileRows(data, name, "line", numbers, _fingerprint(name, stream, end)), end
+            mark = _fingerprint(name, stream, end)
+            grows = mark is not None and not data.endswith(b"\n") and bool(data.strip())
+            is_cut = grows and not is_complete(data)
+            yield FileRows(data, name, "line", numbers, mark, is_cut), end
         return
     if form == "csv":
         yield from _csv(name, stream, columns, start, fingerprint)

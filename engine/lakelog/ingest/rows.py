@@ -108,6 +108,8 @@ class FileRows:
     """Rows of a file, and where they are: `numbers` returns the number of each, from 1. Its `unit`
     is the line where the row begins, or the row, if the file is not text. `file` is None for a
     stream, which no later call reads again. `fingerprint` is of the file up to the end of the rows.
+    `is_incomplete` is true for the last line of a file if it has no newline and is not a whole
+    object: another program may be writing it.
     """
 
     rows: Any
@@ -115,6 +117,7 @@ class FileRows:
     unit: Literal["line", "row"]
     numbers: Callable[[], Sequence[int]]
     fingerprint: str | None = None
+    is_incomplete: bool = False
 
     def located(self, bad: Sequence[BadRow]) -> list[BadRow]:
         """Bad rows with their places."""

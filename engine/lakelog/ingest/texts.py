@@ -126,6 +126,14 @@ def _python_value(line: bytes) -> Any:
         return None
 
 
+def is_complete(line: bytes) -> bool:
+    """Whether a line is a JSON object or array, which cannot have a continuation."""
+    value = _python_value(line)
+    return isinstance(value, dict | list) or (
+        not _NO_OBJECT.match(line) and bool(column_names(line))
+    )
+
+
 def column_names(line: bytes) -> Sequence[str]:
     """The columns of a line that may have NaN, Infinity or a byte order mark, which `JsonReader`
     takes; none of a line that it refuses.
