@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from lakelog.errors import LakelogError, LakelogWarning
@@ -82,3 +83,28 @@ def test_mutated_file_gives_the_correct_content_or_is_refused(name: str, tmp_pat
         verdicts[verdict] += 1
         path.write_bytes(data)
     print(name, dict(verdicts))
+
+
+def test_renamed_column_of_a_flattened_checkpoint_is_refused_or_unused(tmp_path: Path) -> None:
+    name = "IndexTables flattened"
+    subject = SUBJECTS[name]
+    root = shutil.copytree(made(name), tmp_path / "t")
+    assert subject.delete_commits is not None
+    truth = subject.read(root)
+    subject.delete_commits(root)
+    refused = 0
+    for path in root.rglob("*.parquet"):
+        data = path.read_bytes()
+        footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        for column in pq.read_schema(path).names:
+            text = bytes([len(column)]) + column.encode()
+            if (at := data.find(text, footer)) < 0:
+                continue
+            end = at + len(text)
+            path.write_bytes(data[: end - 1] + b"~" + data[end:])
+            found, _ = read(subject.read, root)
+            verdict = judge(found, truth)
+            assert verdict in {"truth", "refused"}, f"{path.name}, {column}: {verdict} {found!r}"
+            refused += verdict == "refused"
+        path.write_bytes(data)
+    assert refused

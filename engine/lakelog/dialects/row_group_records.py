@@ -3,7 +3,8 @@
 Parquet's own statistics are in the footer, which has no checksum: one flipped bit would hide files.
 lakelog therefore writes the bounds that it skips by as a record with a checksum in the footer's
 metadata. The record also has the name of the file and the length of its data: it is invalid in a
-file that was copied over another, or that another program wrote with the same rows.
+file that was copied over another, or that another program wrote with the same rows. It has a
+checksum of the columns' names too, because a column with another name would read as nulls.
 
 The bounds of a row group are one value of ``stats_parsed`` (Delta protocol, Per-file Statistics)
 for all of its live files, including partition columns: ``numRecords`` is 1, and a ``nullCount`` is
@@ -21,7 +22,7 @@ Source: Delta protocol, Checkpoint Schema.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -48,6 +49,7 @@ PATHS = ("firstPath", "lastPath")
 SUMS = ("sizeInBytes", "numRows")
 
 _COUNTS = ("rows", "adds", "removes")
+_NAMES = "namesCrc32"
 _MALFORMED = (
     ValueError,
     TypeError,
@@ -72,6 +74,7 @@ BoundsType = Callable[[Mapping[str, Any]], pa.StructType | None]
 def encode_record(
     name: str,
     end: int,
+    schema: pa.Schema,
     counts: Sequence[tuple[int, int, int]],
     bounds: pa.StructArray | None,
     **more: Any,
@@ -81,6 +84,7 @@ def encode_record(
     content = {
         "file": name,
         "dataEnd": end,
+        _NAMES: _names_checksum(schema),
         "rows": rows,
         "adds": adds,
         "removes": removes,
@@ -92,7 +96,9 @@ def encode_record(
 
 
 def read_record(file: pq.ParquetFile, path: str, bounds_type: BoundsType) -> pl.DataFrame | None:
-    """Row groups as in `RowGroups.frame`, ``bounds`` if known; None without a valid record."""
+    """Row groups as in `RowGroups.frame`, ``bounds`` if known; None without a valid record.
+    ValueError if a column of the file was renamed, which only a damaged footer explains.
+    """
     record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
     content = None if record is None else _content(record, path)
     if content is None:
@@ -102,6 +108,8 @@ def read_record(file: pq.ParquetFile, path: str, bounds_type: BoundsType) -> pl.
         matches = content["dataEnd"] == data_end(file.metadata)
     except _MALFORMED:
         return None
+    if matches and content.get(_NAMES, names := _names_checksum(file.schema_arrow)) != names:
+        raise ValueError("the names of the columns in the footer are damaged")
     rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     return frame if matches and frame["rows"].to_list() == rows else None
 
@@ -186,6 +194,18 @@ def _content(record: bytes, path: str) -> dict[str, Any] | None:
         return None
     is_own = isinstance(content, dict) and content.get("file") == path.rsplit("/", 1)[-1]
     return content if is_own else None
+
+
+def _names_checksum(schema: pa.Schema) -> int:
+    """CRC-32 of the names of all columns, nested ones included."""
+    return zlib.crc32(orjson.dumps(_names(schema)))
+
+
+def _names(fields: Iterable[pa.Field]) -> list[Any]:
+    return [
+        [field.name, _names(field.type)] if pa.types.is_struct(field.type) else field.name
+        for field in fields
+    ]
 
 
 def _is_undamaged(record: bytes) -> bool:

@@ -191,6 +191,8 @@ def test_narrower_integers_are_widened(log: Log) -> None:
         pl.DataFrame({"actionType": ["add"], "path": ["a"], "size": ["ten"]}),
         pl.DataFrame({"actionType": ["add"], "path": [None], "size": [1]}),
         pl.DataFrame({"actionType": ["add"], "size": [1]}),
+        pl.DataFrame({"actionType": ["add"], "path": ["a"]}),
+        pl.DataFrame({"actionType": ["add", "remove"], "path": ["a", "b"], "size": [None, 1]}),
         pl.DataFrame({"actionType": ["aed"], "path": ["a"], "size": [1]}),
     ],
 )
@@ -200,6 +202,13 @@ def test_rows_that_violate_the_contract_are_refused(log: Log, frame: pl.DataFram
     with pytest.raises(InvalidActionError) as caught:
         read_files(reader)
     assert caught.value.path == f"_transaction_log/_checkpoints/{_SINGLE}"
+
+
+def test_protocol_without_its_version_is_refused(log: Log) -> None:
+    rows = _lakelog_rows().drop("minReaderVersion")
+    log.flattened(_SINGLE, rows)
+    with pytest.raises(InvalidActionError, match="protocol lacks a required field"):
+        log.checkpoint(_VERSION).read_meta()
 
 
 def test_text_that_is_not_utf8_is_refused(log: Log) -> None:

@@ -39,6 +39,7 @@ class TypedBoundsRecorder:
     """Collects the record of one file while it is written."""
 
     def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
         self._type = bounds_type(schema)
         self._counts: list[tuple[int, int, int]] = []
         self._facts: list[tuple[str | None, str | None, int | None, int | None]] = []
@@ -63,7 +64,7 @@ class TypedBoundsRecorder:
             nothing = pa.nulls(0, self._type)
             bounds = pa.concat_arrays(self._bounds) if self._bounds else nothing
         facts = dict(zip((*PATHS, *SUMS), zip(*self._facts, strict=True), strict=False))
-        return encode_record(name, end, self._counts, bounds, **facts)
+        return encode_record(name, end, self._schema, self._counts, bounds, **facts)
 
 
 def bounds_type(schema: pa.Schema) -> pa.StructType | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import groupby
 from typing import NamedTuple
@@ -182,7 +182,10 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
         for group, own_kinds in groups.items():
             if own_kinds:
                 own = without_nulls(_of(rows, own_kinds, kinds))
-                found[group].append(_required(own, own_kinds, blob))
+                if lacking := lacking_field(own, own_kinds):
+                    kind, column = lacking
+                    raise _invalid(blob, f"{kind} lacks a required field", column, None)
+                found[group].append(own)
         if _INFO in kinds:
             infos.extend(_infos(_of(rows, frozenset({_INFO}), kinds), blob))
     frames = {group: actions.concat(own) for group, own in found.items()}
@@ -282,17 +285,21 @@ def _infos(rows: pl.DataFrame, blob: Blob) -> Iterator[CommitInfo]:
         yield CommitInfo(blob.version, position, body)
 
 
-def _required(frame: pl.DataFrame, kinds: frozenset[str], blob: Blob) -> pl.DataFrame:
-    required = Wire.of("indextables").required
+def lacking_field(
+    frame: pl.DataFrame, kinds: Iterable[str], columns: Iterable[str] | None = None
+) -> tuple[str, str] | None:
+    """Action type and column of a required field that a row lacks; of `columns` only, if given."""
     for kind in kinds:
-        for column in required.get(kind, ()):
+        for column in Wire.of("indextables").required.get(kind, ()):
+            if columns is not None and column not in columns:
+                continue
             if column in frame.columns and not frame[column].null_count():
                 continue
             of_kind = pl.col(ACTION_TYPE) == kind
             lacking = of_kind & pl.col(column).is_null() if column in frame.columns else of_kind
             if frame.select(lacking.any()).item():
-                raise _invalid(blob, f"{kind} lacks a required field", column, None)
-    return frame
+                return kind, column
+    return None
 
 
 def _damaged(blob: Blob, message: str, expected: object, found: object = None) -> MalformedLogError:

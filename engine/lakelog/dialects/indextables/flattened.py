@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.checkpoint_sources import CheckpointParquet, CheckpointSources
+from lakelog.dialects.indextables.columnar import lacking_field
 from lakelog.dialects.indextables.commits import (
     compose_meta,
     meta_at_or_below,
@@ -130,7 +131,7 @@ class FlattenedReader(CheckpointReader):
         for frame in self._batches(file, groups, names, path):
             rows = resolve_references(frame, registry)
             for part in project([rows], columns, kinds):
-                _require_path(part, path)
+                _require_fields(part, path, kinds, wanted)
                 bound.check(part)
                 if part.height:
                     yield part
@@ -213,7 +214,9 @@ class FlattenedReader(CheckpointReader):
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
             columns = [name for name in names if name in wanted]
             for frame in self._batches(file, [group], columns, path):
-                yield actions.of_type(frame, *kinds)
+                rows = actions.of_type(frame, *kinds)
+                _require_fields(rows, path, kinds)
+                yield rows
 
     def _batches(
         self, file: CheckpointParquet, groups: Sequence[int], columns: list[str], path: str
@@ -308,8 +311,9 @@ def _with_format(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _require_path(frame: pl.DataFrame, path: str) -> None:
-    if frame.height and ("path" not in frame.columns or frame["path"].null_count()):
-        raise InvalidActionError(
-            "a file action of the checkpoint lacks its path", path=path, expected="path"
-        )
+def _require_fields(
+    frame: pl.DataFrame, path: str, kinds: Sequence[str], columns: Iterable[str] | None = None
+) -> None:
+    if lacking := lacking_field(frame, kinds, columns):
+        kind, column = lacking
+        raise InvalidActionError(f"{kind} lacks a required field", path=path, expected=column)

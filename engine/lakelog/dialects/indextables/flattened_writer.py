@@ -350,7 +350,9 @@ class ParquetPart:
         }
         assert self._sink is not None
         upload = self._sink.upload
-        self.record = self._recorder.record(posixpath.basename(self.target), upload.tell())
+        self.record = self._recorder.record(
+            posixpath.basename(self.target), upload.tell(), self.schema
+        )
         writer.add_key_value_metadata(
             {FOOTER_KEY: orjson.dumps(content).decode(), RECORD_KEY: self.record}
         )

@@ -94,7 +94,7 @@ class TextBoundsRecorder:
         plain = values.to_arrow(compat_level=pl.CompatLevel.oldest())
         return pa.chunked_array([plain.cast(contract.to_arrow(field.type))])
 
-    def record(self, name: str, end: int) -> str:
+    def record(self, name: str, end: int, schema: pa.Schema) -> str:
         """See `lakelog.dialects.row_group_records.encode_record`."""
         known = {column for bounds in self._bounds for _, column in bounds}
         columns = contract.Struct(
@@ -106,7 +106,7 @@ class TextBoundsRecorder:
         bounds = pa.StructArray.from_arrays(
             [self._column(field) for field in type_], fields=list(type_)
         )
-        return encode_record(name, end, self._counts, bounds, **more)
+        return encode_record(name, end, schema, self._counts, bounds, **more)
 
     def _column(self, field: pa.Field) -> pa.Array:
         if field.name == RECORDS:
