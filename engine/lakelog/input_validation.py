@@ -126,6 +126,20 @@ def is_unicode(text: str) -> bool:
         return False
 
 
+def require_text(name: str, value: object) -> str:
+    """An argument as a str; raises ArgumentTypeError, or InvalidInputError for lone surrogates."""
+    return str(_converted(name, _KINDS["str"], value))
+
+
+def require_seconds(name: str, value: object, *, may_be_none: bool) -> None:
+    """Raise InvalidInputError unless the argument is a number of seconds, or None if it may be."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    if not (is_number or (value is None and may_be_none)):
+        raise InvalidInputError(
+            f"{name} must be a number of seconds", expected=">= 0", found=repr(value)
+        )
+
+
 def require_path(name: str, value: object) -> None:
     """Raise ArgumentTypeError unless the argument is a path of a file or folder."""
     if not isinstance(value, str | bytes | os.PathLike):

@@ -180,6 +180,41 @@ def test_a_named_pipe_is_read(
     assert (refused.code, "Parquet cannot be read from a pipe" in refused.errors) == (2, True)
 
 
+@pytest.mark.parametrize("data", ["file", "cut stream", "no Arrow at all, not even a bit"])
+def test_arrow_of_a_pipe_that_cannot_be_read_is_refused_with_the_reason(
+    lakelog: Any, events: library.Table, tmp_path: Path, data: str
+) -> None:
+    write_rows(tmp_path / "a.arrow", [1, 2])
+    write_rows(tmp_path / "a.arrows", [1, 2])
+    content = {
+        "file": (tmp_path / "a.arrow").read_bytes(),
+        "cut stream": (tmp_path / "a.arrows").read_bytes()[:200],
+    }.get(data, data.encode())
+    os.mkfifo(tmp_path / "pipe.arrow")
+    writer = threading.Thread(target=(tmp_path / "pipe.arrow").write_bytes, args=[content])
+    writer.start()
+    refused = lakelog("ingest", "events", "pipe.arrow")
+    writer.join()
+    assert refused.code == 2
+    reason = "an Arrow IPC file cannot be read from a pipe" if data == "file" else "in its format"
+    assert reason in refused.errors
+    assert ("name the file, or let the writer use the" in refused.errors) == (data == "file")
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_rows_are_read(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "a.ndjson", [1])
+    name = b"b\xff.ndjson".decode(errors="surrogateescape")
+    (tmp_path / name).write_text('{"id": 2}\n')
+    for more in ((), ("--on-bad-row", "divert")):
+        refused = lakelog("ingest", "events", "a.ndjson", name, *more)
+        assert refused.code == 2
+        assert "the name of the file is not UTF-8" in refused.errors
+        assert "rename the file" in refused.errors
+    assert ids(events) == []
+
+
 def test_a_position_without_a_fingerprint_is_continued(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import FINDINGS, GOOD, write_report
 from lakelog.cli.text import count
 from lakelog.errors import InvalidInputError
+from lakelog.input_validation import is_unicode
 
 if TYPE_CHECKING:
     from lakelog.ingest.files import Format
@@ -242,6 +243,12 @@ def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Form
             if form == "parquet":
                 raise click.UsageError("Parquet cannot be read from standard input: name the file")
             found.append((name, form or "ndjson"))
+        elif not is_unicode(name):
+            raise InvalidInputError(
+                "the name of the file is not UTF-8, and its position cannot be recorded",
+                path=name,
+                hint="rename the file, or read it through standard input with < and --format",
+            )
         elif os.path.isdir(name):
             raise InvalidInputError(
                 "the path is a folder, not a file",

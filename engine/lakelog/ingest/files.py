@@ -431,6 +431,14 @@ def _batches(name: str | None, stream: BinaryIO, form: Format) -> Iterator[tuple
         return
     peeked = stream.peek(len(_FILE_MAGIC)) if hasattr(stream, "peek") else b""
     if peeked.startswith(_FILE_MAGIC):
+        if not stream.seekable():
+            raise InvalidInputError(
+                "an Arrow IPC file cannot be read from a pipe, because its index is at its end",
+                expected="the Arrow IPC stream format",
+                found="the Arrow IPC file format",
+                hint="name the file, or let the writer use the stream format, such as "
+                "write_ipc_stream of Polars",
+            )
         mark = _fingerprint_of_all(name, stream)
         with pa.ipc.open_file(stream) as file:
             for number in range(file.num_record_batches):
@@ -457,7 +465,9 @@ def _format_errors(path: str) -> Iterator[None]:
     except InvalidInputError as error:
         error.path = error.path or path
         raise
-    except (pa.ArrowException, UnicodeDecodeError) as cause:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as cause:
+        if isinstance(cause, OSError) and cause.errno is not None:  # not of Arrow
+            raise
         raise InvalidInputError(
             "the file cannot be read in its format",
             path=path,

@@ -44,7 +44,14 @@ from lakelog.ingest.state import (
     opened_log,
     require_outside,
 )
-from lakelog.input_validation import checked_methods, require_bool, require_choice, require_int
+from lakelog.input_validation import (
+    checked_methods,
+    require_bool,
+    require_choice,
+    require_int,
+    require_seconds,
+    require_text,
+)
 from lakelog.model.contract import Struct
 from lakelog.table import Table
 from lakelog.table_functions import open as open_table
@@ -184,7 +191,7 @@ class Ingestor(Closing):
             ("write_timeout", write_timeout),
             ("compact_after_seconds", compact_after_seconds),
         ):
-            _require_seconds(name, seconds, may_be_none=name != "max_seconds")
+            require_seconds(name, seconds, may_be_none=name != "max_seconds")
         self._max_seconds, self._write_timeout = max_seconds, write_timeout
         self._compact_after_s = compact_after_seconds
         self._joined = JoinedRecords(
@@ -389,11 +396,10 @@ class Ingestor(Closing):
             raise InvalidInputError(
                 "pass source and offset together", found=f"source={source!r}, offset={offset!r}"
             )
-        if source is not None and not isinstance(source, str):
-            raise InvalidInputError("source must be a str", found=type(source).__name__)
         position: tuple[str, Position] | None = None
         if source is not None:
             fingerprint = rows.fingerprint if isinstance(rows, FileRows) else None
+            source = require_text("source", source)
             offset = require_int("offset", offset, least=0)
             position = source, Position(offset, fingerprint)
         self._access.check(to_write=True)
@@ -788,11 +794,3 @@ def _size_on_disk(records: Committed) -> int:
 def _limited(seconds: float | None) -> float | None:
     """A time that threads can wait."""
     return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
-
-
-def _require_seconds(name: str, value: object, *, may_be_none: bool) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    if not (is_number or (value is None and may_be_none)):
-        raise InvalidInputError(
-            f"{name} must be a number of seconds", expected=">= 0", found=repr(value)
-        )
