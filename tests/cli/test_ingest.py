@@ -533,6 +533,27 @@ def test_rows_of_a_batch_that_was_diverted_but_not_written_are_diverted_once(
     assert [row["line"] for row in rejected_rows(Path("log"))] == [6, 8, 10, 14, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['{"file": "PATH", "line": 2', '{"file": "PATH"}', '["PATH"]', '{"file": "PATH", "row":'],
+)
+def test_damaged_line_of_diverted_rows_is_named_if_rows_of_its_file_are_diverted(
+    lakelog: Any, events: library.Table, tmp_path: Path, line: str
+) -> None:
+    path, rejected = tmp_path / "a.ndjson", tmp_path / "log" / "rejected.ndjson"
+    path.write_text("x\n")
+    call = ("ingest", "events", path, "--directory", "log", "--on-bad-row", "divert", "--resume")
+    assert lakelog(*call).code == 1
+    rejected.write_text(rejected.read_text() + line.replace("PATH", str(path)) + "\n")
+    path.write_text("x\ny\n")
+    refused = lakelog(*call)
+    assert "a line of the diverted rows is damaged" in refused.errors
+    assert f"path      {rejected}\n  line      2\n" in refused.errors
+    rejected.write_text(rejected.read_text().splitlines()[0] + "\n")
+    assert lakelog(*call).code == 1
+    assert [row["row"] for row in rejected_rows(tmp_path / "log")] == ["x", "y"]
+
+
 def test_quoted_empty_value_is_text_or_null(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:

@@ -619,6 +619,25 @@ def test_diverted_rows_are_appended_after_a_torn_line(
         assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
 
 
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [("x", 1), ("[1]", 2), ('{"line": "one"}', 3), ('{"time": "t"', 1), ("\udcff", 3)],
+)
+def test_damaged_line_of_diverted_rows_is_named(
+    table: lakelog.Table, directory: Path, line: str, place: int
+) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write([{"id": "x"}, {"id": "y"}])
+        path = directory / "rejected.ndjson"
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines.insert(place - 1, line.encode(errors="surrogateescape") + b"\n")
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(CorruptionError, match="a line of the diverted rows is dam") as raised:
+            ingestor.rejected()
+        assert (raised.value.path, raised.value.line) == (str(path), place)
+        assert raised.value.hint == "correct the line, or remove it"
+
+
 def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory: Path) -> None:
     with lakelog.Ingestor(table, directory, key="id") as ingestor:
         for call in (ingestor.write, ingestor.delete):

@@ -11,6 +11,7 @@ truncation point of the log it shows which records are committed (`committed_seq
 from __future__ import annotations
 
 import base64
+import bisect
 import contextlib
 import datetime as dt
 import errno
@@ -355,7 +356,13 @@ class IngestDirectory:
             except FileNotFoundError:
                 data = b""
         lines = data[: data.rfind(b"\n") + 1]
-        return pl.read_ndjson(lines, schema=_REJECTED) if lines else pl.DataFrame(schema=_REJECTED)
+        if not lines.strip():
+            return pl.DataFrame(schema=_REJECTED)
+        try:
+            return pl.read_ndjson(lines, schema=_REJECTED)
+        except pl.exceptions.PolarsError as cause:
+            number = _first_damaged(lines.split(b"\n"))
+            raise _damaged_line(self.rejected_path, number, cause) from cause
 
     def _open_rejected(self) -> WritableFile:
         try:
@@ -375,7 +382,7 @@ class IngestDirectory:
             return False
         if name not in self._written:  # it is the first bad row of the file in this process
             data = self._disk.read(self.rejected_path).to_pybytes()
-            self._written[name] = _places_from(row, data)
+            self._written[name] = _places_from(row, data, self.rejected_path)
         return _place(row) in self._written[name]
 
     def close(self) -> None:
@@ -385,24 +392,52 @@ class IngestDirectory:
             self._rejected = None
 
 
-def _places_from(first: Mapping[str, Any], data: bytes) -> set[tuple[Any, ...]]:
+def _places_from(first: Mapping[str, Any], data: bytes, path: str) -> set[tuple[Any, ...]]:
     """The places of the last diverted rows of a file that are not before a row."""
     found: set[tuple[Any, ...]] = set()
     name = orjson.dumps(first["file"])
-    for line in reversed(data.split(b"\n")) if name in data else ():
-        if name in line and (row := orjson.loads(line)).get("file") == first["file"]:
-            if _number(row) < _number(first):
-                break
-            found.add(_place(row))
+    lines = data.split(b"\n") if name in data else []
+    for number, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True):
+        try:
+            if name in line and (row := orjson.loads(line)).get("file") == first["file"]:
+                if _number(row) < _number(first):
+                    break
+                found.add(_place(row))
+        except (ValueError, TypeError, AttributeError) as cause:
+            raise _damaged_line(path, number, cause) from cause
     return found
 
 
+def _first_damaged(lines: Sequence[bytes]) -> int:
+    """The number of the first line that cannot be read, from 1."""
+
+    def is_damaged(count: int) -> bool:
+        try:
+            pl.read_ndjson(b"{}\n" + b"\n".join(lines[:count]), schema=_REJECTED)
+        except pl.exceptions.PolarsError:
+            return True
+        return False
+
+    return bisect.bisect_left(range(len(lines)), True, key=is_damaged)
+
+
+def _damaged_line(path: str, number: int, cause: Exception) -> CorruptionError:
+    return CorruptionError(
+        "a line of the diverted rows is damaged",
+        path=path,
+        line=number,
+        expected="a JSON object",
+        found=str(cause).split("\n", 1)[0],
+        hint="correct the line, or remove it",
+    )
+
+
 def _number(row: Mapping[str, Any]) -> int:
-    return int(row["line"] or row["row_number"])
+    return int(row.get("line") or row.get("row_number"))  # type: ignore[arg-type] # TypeError
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["file"], row["line"], row["row_number"], row["row"]
+    return row["file"], row.get("line"), row.get("row_number"), row.get("row")
 
 
 def _row_text(row: Any) -> str:
