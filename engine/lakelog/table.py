@@ -708,7 +708,9 @@ class Table:
                 (without its index), or any object with the Arrow PyCapsule interface. Columns are
                 matched by name; missing columns are null or have their default. Only lossless
                 casts are applied.
-            schema_mode: ``merge`` adds columns that the table lacks; None raises an error.
+            schema_mode: ``merge`` adds columns that the table lacks, and with Type Widening
+                (``delta.enableTypeWidening``) gives columns the wider types of the rows; None
+                raises an error.
             target_file_bytes: Target size of a data file in bytes; None uses the table's
                 ``delta.targetFileSize``, else 128 MiB.
             compression: Parquet codec; None uses the table's ``delta.parquet.compression.codec``,

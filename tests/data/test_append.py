@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import ConflictError, Table
@@ -32,6 +33,7 @@ from lakelog.errors import (
     MetadataChangedError,
     UnsupportedFeatureError,
 )
+from lakelog.model import contract
 from lakelog.model.contract import Field, Primitive, Struct
 from tests.budget import share_of
 from tests.data.rows import changes_of, commit_info, data_files
@@ -699,3 +701,68 @@ def test_overwrite_keeps_the_other_rows_and_adds_the_new_ones(
     table.overwrite(given_rows, where)
     found = table.snapshot().scan().collect()
     assert found.sort(*SCHEMA).equals(expected.sort(*SCHEMA))
+
+
+WIDENS = {"delta.enableTypeWidening": "true"}
+NARROW: dict[str, Any] = {
+    "n": pl.Int32,
+    "f": pl.Float32,
+    "d": pl.Date,
+    "m": pl.Decimal(5, 2),
+    "l": pl.List(pl.Int16),
+    "s": pl.Struct({"x": pl.Int8}),
+    "i": pl.Int32,
+}
+WIDE: dict[str, Any] = {
+    "n": pl.Int64,
+    "f": pl.Float64,
+    "d": pl.Datetime("us"),
+    "m": pl.Decimal(8, 3),
+    "l": pl.List(pl.Int64),
+    "s": pl.Struct({"x": pl.Int16, "y": pl.String}),
+    "i": pl.Float64,
+}
+
+
+def narrow_and_wide() -> tuple[pl.DataFrame, pl.DataFrame]:
+    day, time = dt.date(2020, 1, 1), dt.datetime(2021, 1, 1, 1)
+    narrow = [[1], [1.5], [day], [Decimal("1.25")], [[1]], [{"x": 1}], [1]]
+    wide = [[1 << 40], [0.1], [time], [Decimal("12345.125")], [[1 << 40]], [{"x": 300, "y": "q"}]]
+    return (
+        pl.DataFrame(dict(zip(NARROW, narrow, strict=True)), NARROW),
+        pl.DataFrame(dict(zip(WIDE, [*wide, [2.0]], strict=True)), WIDE),
+    )
+
+
+def test_schema_mode_merge_widens_types_with_type_widening(tmp_path: Path) -> None:
+    narrow, wide = narrow_and_wide()
+    table = lakelog.create(tmp_path, NARROW, configuration=WIDENS, upkeep=False)
+    table.append(narrow)
+    with pytest.raises(InvalidInputError, match="without loss"):
+        table.append(wide)
+    table.append(wide, schema_mode="merge")
+    expected = {**WIDE, "i": pl.Int32}  # no whole number becomes a double
+    assert table.scan().collect_schema() == expected
+    old = narrow.with_columns(s=pl.struct(x=1, y=None)).cast(pl.Schema(expected))
+    rows = pl.concat([old, wide.cast({"i": pl.Int32})])
+    assert_frame_equal(table.to_polars().sort("n"), rows)
+    fields = {f.path: f.field.metadata for f in contract.fields_of(table.snapshot().schema)}
+    assert fields["l",]["delta.typeChanges"] == [
+        {"fromType": "short", "toType": "long", "fieldPath": "element"}
+    ]
+    assert fields["s", "x"]["delta.typeChanges"] == [{"fromType": "byte", "toType": "short"}]
+
+
+def test_schema_mode_merge_keeps_types_without_type_widening_or_under_a_rule(
+    tmp_path: Path,
+) -> None:
+    wide = pl.DataFrame({"n": [1]})
+    plain = lakelog.create(tmp_path / "plain", {"n": pl.Int32}, upkeep=False)
+    plain.append(wide, schema_mode="merge")
+    assert plain.scan().collect_schema() == {"n": pl.Int32}
+    ruled = lakelog.create(
+        tmp_path / "ruled", {"n": pl.Int32, "m": pl.Int32}, configuration=WIDENS, upkeep=False
+    )
+    ruled.alter.add_constraint("positive", "n > 0")
+    ruled.append(wide.with_columns(m=pl.col("n")), schema_mode="merge")
+    assert ruled.scan().collect_schema() == {"n": pl.Int32, "m": pl.Int64}

@@ -599,6 +599,20 @@ def test_new_columns_of_a_merge_are_in_tables_with_features(
         assert changes.filter(pl.col("new") == 20)["_change_type"].to_list() == ["update_postimage"]
 
 
+def test_merge_with_schema_mode_widens_types_with_type_widening(tmp_path: Path) -> None:
+    widens = {"delta.enableTypeWidening": "true"}
+    schema = {"id": pl.Int32, "n": pl.Int32, "other": pl.Int32}
+    table = lakelog.create(tmp_path, schema, configuration=widens, upkeep=False)
+    table.append(pl.DataFrame({"id": [1, 2], "n": [1, 2], "other": [1, 2]}, schema))
+    source = pl.DataFrame({"id": [2, 3], "n": [1 << 40, 3], "other": [1 << 40, 0]})
+    merge = table.merge(source, "id", schema_mode="merge")
+    merge.when_matched_update({"n": "source.n"}).when_not_matched_insert({"id": "source.id"})
+    merge.execute()
+    # The clauses do not assign `other`.
+    assert table.scan().collect_schema() == {"id": pl.Int64, "n": pl.Int64, "other": pl.Int32}
+    assert table.to_polars().sort("id").rows() == [(1, 1, 1), (2, 1 << 40, 2), (3, None, None)]
+
+
 def test_new_columns_of_a_merge_conflict_with_other_changes_of_the_schema(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from lakelog.model.metadata import CLUSTERING, CONSTRAINT_PROPERTY, Metadata
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS
 from lakelog.transaction import schema_edits
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text, struct_of
+from lakelog.transaction.schema_evolution import check_evolution
 from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
@@ -354,6 +356,22 @@ def _edited(
     if column is not None:
         new = replace(metadata, schema_string=schema_text(schema))
         _require_unreferenced(snapshot, new, column, to)
+    return schema
+
+
+def widened(snapshot: LogSnapshot, rows: contract.Struct) -> contract.Struct:
+    """The table's schema with the wider types of rows if Type Widening is on, except of columns
+    that must not change, because something refers to them (Delta Lake, automatic type widening).
+    """
+    metadata, table = snapshot.metadata, snapshot.table_configuration
+    schema = metadata.schema
+    for column, type_ in schema_edits.wider_types(schema, rows):
+        wider = schema_edits.widen_field(schema, column, type_)
+        new = replace(metadata, schema_string=schema_text(wider))
+        with suppress(SchemaEvolutionError):
+            check_evolution(metadata, table.changed(metadata=new))
+            _require_unreferenced(snapshot, new, column, column)
+            schema = wider
     return schema
 
 

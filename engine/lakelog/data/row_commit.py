@@ -20,6 +20,7 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow as pa
 
+from lakelog.data.alter import widened
 from lakelog.data.conform import Conform, merged_schema
 from lakelog.data.deletion_vectors import VectorWriter
 from lakelog.data.row_rules import IdentityValues
@@ -173,9 +174,10 @@ class RowCommit:
         return self._evolved or self.tx.snapshot
 
     def with_columns(self, rows: pa.Schema) -> Metadata:
-        """The metadata with the columns of rows that the table lacks."""
+        """The metadata with the columns of rows that the table lacks, and wider types of rows."""
         metadata = self.tx.snapshot.metadata
-        schema = merged_schema(metadata.schema, rows)
+        known = widened(self.tx.snapshot, contract.from_arrow(rows, void=True))
+        schema = merged_schema(known, rows)
         return metadata if schema == metadata.schema else self.changed_metadata(schema, None)
 
     def changed_metadata(

@@ -10,7 +10,7 @@ Source: Delta protocol, Schema Serialization Format; Column Mapping; Type Wideni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lakelog.errors import InvalidInputError, SchemaEvolutionError
@@ -18,6 +18,7 @@ from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Struct
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
+_WHOLE = tuple(map(contract.Primitive, ("byte", "short", "integer", "long")))
 _NAMES_INSIDE: dict[type, tuple[str, ...]] = {Array: ("element",), Map: ("key", "value")}
 
 
@@ -137,6 +138,28 @@ def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
         )
 
     return _changed(schema, own, column, edit)
+
+
+def wider_types(
+    table: DataType, rows: DataType, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, DataType]]:
+    """Columns that rows have with a wider type, for `widen_field`. Whole numbers are not widened to
+    decimals or floats, as in Delta Lake's schema evolution; nor are fields of structs whose path
+    has a name with a dot.
+    """
+    match table, rows:
+        case Struct(fields), Struct():
+            for field in fields:
+                given = rows.field(field.name)
+                if given is not None and not (path and "." in field.name):
+                    yield from wider_types(field.type, given.type, (*path, field.name))
+        case Array(element), Array(wider):
+            yield from wider_types(element, wider, (*path, "element"))
+        case Map(key, value), Map(wider_key, wider_value):
+            yield from wider_types(key, wider_key, (*path, "key"))
+            yield from wider_types(value, wider_value, (*path, "value"))
+        case _ if contract.is_widening(table, rows) and (table not in _WHOLE or rows in _WHOLE):
+            yield ".".join(path), rows
 
 
 def _field_path(type_: DataType, path: tuple[str, ...], column: str) -> tuple[str, ...]:
