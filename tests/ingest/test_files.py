@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakelog.errors import InvalidInputError
-from lakelog.ingest.files import read_file
+from lakelog.ingest.files import Format, read_file, read_stream
 from tests.budget import rng_of, share_of
 
 COLUMNS = ("a", "b", "c")
@@ -94,7 +95,9 @@ def test_csv_is_read_and_continued_after_any_batch(
     for _ in range(share_of(800)):
         data = some_csv(rng)
         path.write_bytes(data)
-        monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", rng.choice([5, 23, 111, 1 << 22]))
+        monkeypatch.setattr(
+            "lakelog.ingest.files._BATCH_BYTES", rng.choice([1, 5, 23, 111, 1 << 22])
+        )
         good, bad = model(data)
         shown = [(line, tuple(v.replace("\udce9", "\ufffd") for v in row)) for line, row in bad]
         batches = read(path)
@@ -164,3 +167,43 @@ def test_unterminated_row_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text('a,b,c\n1,2,3\n4,"never closed,\n' + "5,6,7\n" * 1_000)
     with pytest.raises(InvalidInputError, match=r"a row has no end .*line=3"):
         read(path)
+
+
+class Pipe(io.RawIOBase):
+    """Bytes that arrive in small parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._data.read(min(len(buffer), 512))
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@pytest.mark.parametrize(
+    ("form", "begin", "text", "end"),
+    [
+        ("ndjson", b'{"a": "', b"x" * 64, b'"}\n'),
+        ("csv", b"a,b,c\n1,", b"x" * 64, b",\n"),
+        ("csv", b'a,b,c\n1,"', b'{""x"": ""y""},\n' * 4, b'",\n'),
+    ],
+    ids=["ndjson", "csv", "csv with quotes"],
+)
+def test_long_row_of_a_pipe_is_read_in_linear_time(
+    form: Format, begin: bytes, text: bytes, end: bytes
+) -> None:
+    def seconds(parts: int) -> float:
+        stream: Any = io.BufferedReader(Pipe(begin + text * parts + end))
+        begin_s = time.process_time()
+        ((rows, _),) = read_stream(stream, form, COLUMNS)
+        passed_s = time.process_time() - begin_s
+        assert len(rows.rows) == (1 if form == "csv" else len(begin + end) + 64 * parts)
+        return passed_s
+
+    short_s = min(seconds(16_000) for _ in range(3))
+    long_s = min(seconds(64_000) for _ in range(3))
+    assert long_s < 9 * short_s  # 4 times the bytes; 16 if each part were read with all before it

@@ -53,11 +53,27 @@ _REPLACED = "it was replaced: use another name, or another directory"
 
 # A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
 # mark.
-_FIELD = rb'(?>"[^"]*+(?>""[^"]*+)*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
+_QUOTED, _PLAIN = rb'[^"]*+(?>""[^"]*+)*+', rb"[^,\r\n]*+"
+_FIELD = rb'(?>"%b"%b|(?!")%b)' % (_QUOTED, _PLAIN, _PLAIN)
 _END = rb"(?>\r\n|\n|\r(?=[^\n]))"
 _ROW = rb"(?>\xef\xbb\xbf)?+%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END)
 _LATER_ROW = re.compile(rb"%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END))
-_ROWS, _HEADER = re.compile(rb"(?>%b)*+" % _ROW), re.compile(rb"(?>%b)*+%b" % (_END, _ROW))
+_HEADER = re.compile(rb"(?>%b)*+%b" % (_END, _ROW))
+
+_Place = Literal["row", "field", "plain", "quoted"]
+_RESTS: dict[_Place, bytes] = {
+    "row": rb"(?>\xef\xbb\xbf)?+" + _FIELD,
+    "field": _FIELD,
+    "plain": _PLAIN,
+    "quoted": rb'%b"%b' % (_QUOTED, _PLAIN),
+}
+"""The rest of a field from its row's beginning, its own, its text, or its text between quotes."""
+_ROWS = {
+    place: re.compile(rb"%b(?>,%b)*+%b(?>%b)*+" % (rest, _FIELD, _END, _ROW))
+    for place, rest in _RESTS.items()
+}
+_FIELDS = {place: re.compile(rb"%b,(?>%b,)*+" % (rest, _FIELD)) for place, rest in _RESTS.items()}
+_QUOTED_TEXT = re.compile(_QUOTED)
 
 
 def format_of(path: str) -> Format:
@@ -109,7 +125,7 @@ def _read(
     if form == "ndjson":
         _skip_to(stream, start, fingerprint)
         lines = _Lines(stream, start, _num_newlines)
-        for data, end in _complete(stream, start, lambda data: data.rfind(b"\n") + 1, lines):
+        for data, end in _complete(stream, start, _JsonRows().end, lines):
             numbers = partial(_json_lines, data, lines.of(data))
             mark = _fingerprint(name, stream, end)
             grows = mark is not None and not data.endswith(b"\n") and bool(data.strip())
@@ -220,16 +236,70 @@ def _json_lines(data: bytes, first: Callable[[], int]) -> list[int]:
     return [number for number, line in lines if line.strip()]
 
 
+class _JsonRows:
+    """Finds where complete rows end in bytes that begin with a row. As long as none does, the next
+    call gets the same bytes and more, of which only the new ones are read.
+    """
+
+    def __init__(self) -> None:
+        self._passed = 0
+
+    def end(self, data: bytes | bytearray) -> int:
+        """The end of the last complete row; 0 if there is none."""
+        end = data.rfind(b"\n", self._passed) + 1
+        self._passed = 0 if end else len(data)
+        return end
+
+
+class _CsvRows:
+    """As `_JsonRows`, of CSV."""
+
+    def __init__(self) -> None:
+        self._passed = 0
+        self._place: _Place = "row"
+
+    def end(self, data: bytes | bytearray) -> int:
+        """As `_JsonRows.end`."""
+        if self._place == "row" and b'"' not in data and b"\r" not in data:
+            found = data.rfind(b"\n") + 1
+        else:
+            match = _ROWS[self._place].match(data, self._passed)
+            found = match.end() if match else 0
+        if found:
+            self._passed, self._place = 0, "row"
+        elif len(data) > len(_MARK):
+            self._pass(data)
+        return found
+
+    def _pass(self, data: bytes | bytearray) -> None:
+        """Pass the beginning of an incomplete row."""
+        fields = _FIELDS[self._place].match(data, self._passed)
+        if fields:
+            self._passed, self._place = fields.end(), "field"
+        elif self._place == "row" and data.startswith(_MARK):
+            self._passed = len(_MARK)
+        if self._place in {"row", "field"} and self._passed < len(data):
+            is_quoted = data.startswith(b'"', self._passed)
+            self._passed += is_quoted
+            self._place = "quoted" if is_quoted else "plain"
+        if self._place == "plain":
+            self._passed = len(data) - data.endswith(b"\r")
+        elif self._place == "quoted" and (text := _QUOTED_TEXT.match(data, self._passed)):
+            self._passed = text.end()
+
+
 def _complete(
-    stream: BinaryIO, position: int, end_of_rows: Callable[[bytes], int], lines: _Lines
+    stream: BinaryIO, position: int, end_of_rows: Callable[[bytes | bytearray], int], lines: _Lines
 ) -> Iterator[tuple[bytes, int]]:
     """The bytes of complete rows, with the position after them; of a pipe as they arrive. `lines`
     has passed those before the next ones.
     """
+    data: bytes | bytearray
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while data := rest or read(_BATCH_BYTES):
         while not (end := end_of_rows(data)) and (more := read(_BATCH_BYTES)):
+            data = data if isinstance(data, bytearray) else bytearray(data)
             data += more
             if len(data) > _MAX_ROW_BYTES:
                 raise InvalidInputError(
@@ -249,8 +319,8 @@ def _complete(
                 )
             end = len(data)
         position += end
-        yield data[:end], position
-        rest = data[end:]
+        rest = bytes(data[end:])
+        yield bytes(data) if end == len(data) else bytes(data[:end]), position
 
 
 def _csv(
@@ -264,7 +334,7 @@ def _csv(
     if start:
         stream.seek(0)
     lines = _Lines(stream, 0, _num_line_ends)
-    chunks = _complete(stream, 0, _end_of_csv_rows, lines)
+    chunks = _complete(stream, 0, _CsvRows().end, lines)
     first, position = next(chunks, (b"", 0))
     header = _HEADER.match(first)
     length = header.end() if header else len(first)
@@ -273,7 +343,7 @@ def _csv(
         stream.seek(start - 1)
         last = stream.read(1)
         lines = _Lines(stream, start, _num_line_ends)
-        chunks = _complete(stream, start, _end_of_csv_rows, lines)
+        chunks = _complete(stream, start, _CsvRows().end, lines)
         chunks = _required_new_row(chunks, last, start, lines)
     else:
         lines.of(first[:length])
@@ -322,13 +392,6 @@ def _required_new_row(
             )
         yield data, end
         last = b"\n"
-
-
-def _end_of_csv_rows(data: bytes) -> int:
-    if b'"' not in data and b"\r" not in data:
-        return data.rfind(b"\n") + 1
-    found = _ROWS.match(data)
-    return found.end() if found else 0
 
 
 def _csv_rows(data: bytes) -> Iterator[tuple[int, bytes]]:
