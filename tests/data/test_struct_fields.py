@@ -277,6 +277,8 @@ def test_merges_assign_fields_of_structs_alone(tmp_path: Path) -> None:
         ({"s.z": 1}, "no column", "s.z"),
         ({"s.x.p.z": 1}, "no column", "s.x.p.z"),
         ({"z.a": 1}, "no column", "z.a"),
+        ({"": 1}, "has no column", ""),
+        ({"s.": None}, "has no column", "s."),
         ({"s.a": 1, "S.A": 2}, "two new values", "s.a"),
         ({"s.x.p": 1, "s.x": None}, "two new values", "s.x"),
         ({"s.x": None, "s.x.p": 1}, "two new values", "s.x.p"),

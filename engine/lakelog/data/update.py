@@ -243,8 +243,8 @@ def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...
     """
     path: list[contract.Field] = []
     type_: contract.DataType = schema
-    rest = given
-    while rest:
+    rest: str | None = given
+    while rest is not None:
         known = type_.fields if isinstance(type_, contract.Struct) else ()
         ends = [len(rest), *(at for at, letter in enumerate(rest) if letter == ".")]
         found = ((end, contract.Struct(known).field(rest[:end])) for end in ends)
@@ -260,7 +260,7 @@ def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...
                 hint=None if known else f"{above!r} is not a struct: give it one new value",
             )
         path.append(field)
-        type_, rest = field.type, rest[end + 1 :]
+        type_, rest = field.type, rest[end + 1 :] if end < len(rest) else None
     return tuple(path)
 
 
