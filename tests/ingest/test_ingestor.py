@@ -538,6 +538,27 @@ def test_bad_rows_are_diverted_with_their_reason(table: lakelog.Table, directory
     assert pl.read_ndjson(directory / "rejected.ndjson").height == 6
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        list,
+        lambda rows: [{**row, "id": decimal.Decimal(row["id"])} for row in rows],
+        lambda rows: "\n".join(f'{{"id": {row["id"]}}}' for row in rows).encode(),
+        pl.DataFrame,
+    ],
+    ids=["dicts", "decimals", "NDJSON", "frame"],
+)
+def test_good_rows_between_bad_ones_are_one_record(
+    table: lakelog.Table, directory: Path, form: Callable[[list[dict[str, Any]]], Any]
+) -> None:
+    rows = [{"id": number if number % 2 else number + 0.5} for number in range(20)]
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        assert ingestor.write(form(rows)) == 1
+        assert ingestor.status().rows_durable == 10
+        assert ingestor.rejected().height == 10
+    assert ids(table.scan()) == list(range(1, 20, 2))
+
+
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["dicts", "Arrow"])
 def test_row_of_rejected_ndjson_is_accepted_when_it_is_corrected(
     tmp_path: Path, directory: Path, form: Callable[[list[dict[str, Any]]], Any]

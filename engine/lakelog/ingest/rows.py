@@ -52,6 +52,10 @@ Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
 """Rows before validation: a table, rows of Python values, lines of JSON, or values as text."""
 
 
+_Part: TypeAlias = "list[bytes] | pa.Table"
+"""Rows in one form of a record: lines of JSON, or a table in the schema."""
+
+
 @dataclass(frozen=True)
 class BadRow:
     """A row that does not fit the table, as a dict or text, with the reason; its number in the
@@ -223,14 +227,16 @@ class RowCodec:
 
     def records(self, rows: Given | FileRows) -> Iterator[Record]:
         """Rows as records of about `RECORD_BYTES`; InvalidInputError for an unfit row."""
-        rows = _given(rows)
+        for part in self._parts(_given(rows)):
+            yield from _records_of(part)
+
+    def _parts(self, rows: Given) -> Iterator[_Part]:
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             lines = [self.encode_row(row) for row in rows if type(row) is dict]
             if len(lines) == len(rows) and None not in lines:
-                yield from records_of_lines([line for line in lines if line is not None])
+                yield [line for line in lines if line is not None]
                 return
-        for table in self.tables(rows):
-            yield from records_of_table(table)
+        yield from self.tables(rows)
 
     def tables(self, rows: Given) -> Iterator[pa.Table]:
         """Rows in the schema; InvalidInputError for a row that does not fit."""
@@ -257,18 +263,23 @@ class RowCodec:
         """The records of the rows that fit, and the rows that do not, each in order."""
         given = _given(rows)
         if isinstance(given, TextRows):
-            good, bad = self._parted(given[:])
+            parts, bad = self._parted(given[:])
             bad = given.refused(bad)
         else:
-            good, bad = self._parted(given)
+            parts, bad = self._parted(given)
+        # The rows between bad ones are not records of their own, each of which costs time.
+        runs = itertools.groupby(parts, key=lambda each: isinstance(each, list) or each.schema)
+        good = [record for _, run in runs for record in _records_of(_joined(list(run)))]
         return good, rows.located(bad) if isinstance(rows, FileRows) else bad
 
     def _parted(
         self, rows: Given, first: int = 0, *, is_part: bool = False
-    ) -> tuple[list[Record], list[BadRow]]:
-        """As `checked`, by bisection; `first` is the number of the first row."""
+    ) -> tuple[list[_Part], list[BadRow]]:
+        """The parts with the rows that fit, and the others, by bisection; `first` is the number of
+        the first row.
+        """
         try:
-            return list(self.records(rows)), []
+            return list(self._parts(rows)), []
         except InvalidInputError as error:
             # A part has the columns of the whole.
             of_all = None if is_part else self._error_of_columns(rows)
@@ -497,9 +508,7 @@ class RowCodec:
             streams = buffers_of(filtered(records.values, is_arrow))
             given = [pa.ipc.open_stream(stream).read_all() for stream in streams]
             for _, group in itertools.groupby(given, key=lambda table: table.schema):
-                table = pa.concat_tables(group)
-                batches = table.column(0).num_chunks
-                yield table.combine_chunks() if len(table) < _BATCH_ROWS * batches else table
+                yield _joined_tables(list(group))
 
     def _read_json(self, lines: pa.Buffer) -> pa.Table:
         try:
@@ -533,6 +542,23 @@ class RowCodec:
     def concat(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Rows of `decode` as one table; `computed` columns that rows lack are null."""
         return pa.concat_tables([self.empty(), *tables], promote_options="default")
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """Parts of one form as one."""
+    if isinstance(parts[0], list):
+        return list(itertools.chain.from_iterable(cast("Sequence[list[bytes]]", parts)))
+    return _joined_tables(parts)
+
+
+def _joined_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    table = pa.concat_tables(tables)
+    batches = table.column(0).num_chunks
+    return table.combine_chunks() if len(table) < _BATCH_ROWS * batches else table
+
+
+def _records_of(part: _Part) -> Iterator[Record]:
+    return records_of_lines(part) if isinstance(part, list) else records_of_table(part)
 
 
 def _given(rows: Given | FileRows) -> Given:
