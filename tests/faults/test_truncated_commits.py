@@ -167,6 +167,13 @@ def test_commit_reduced_to_its_commit_info_is_refused_by_the_metadata_of_its_che
     log.commit(1, info("SET TBLPROPERTIES", txnId="id-1"), add("f1", size=5))
     write_checksum(log, 1, numFiles=2, metadata=metadata)
     assert outcome(log) == "warned 2"
+    assert before.schema_string is not None
+    spaced = json.dumps(json.loads(before.schema_string), indent=1)
+    write_checksum(log, 1, numFiles=2, metadata={**metadata, "configuration": {}})
+    assert outcome(log) == "silent 2"
+    equal = {**metadata, "configuration": {}, "schemaString": spaced}
+    write_checksum(log, 1, numFiles=2, metadata=equal)
+    assert outcome(log) == "silent 2"  # schemas are compared as JSON, not as texts
 
 
 def test_no_checkpoint_is_written_after_a_refused_commit(tmp_path: Path) -> None:

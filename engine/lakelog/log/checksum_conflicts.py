@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import polars as pl
 
 from lakelog.dialects.log_content import Actions, CommitInfo
@@ -41,7 +42,7 @@ def compare_with_checksum(state: State, found: Mapping[str, Any]) -> None:
     recorded_values = {
         name: value for name in found if (value := _recorded_value(recorded, name)) is not None
     }
-    differ = [name for name, value in recorded_values.items() if value != _plain(found[name])]
+    differ = [n for n, value in recorded_values.items() if not _same(value, _plain(found[n]))]
     if not differ or _is_of_another_commit(state, recorded):
         return
     _refuse_cut(state, recorded_values, found)
@@ -81,6 +82,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _same(recorded: Any, found: Any) -> bool:
+    """Whether two values are equal; the schemas of metadata are compared as JSON."""
+    if recorded == found or not isinstance(recorded, tuple):
+        return bool(recorded == found)
+    (id_, schema, configuration), (own_id, own_schema, own_configuration) = recorded, found
+    if (id_, configuration) != (own_id, own_configuration):
+        return False
+    try:
+        return bool(orjson.loads(schema) == orjson.loads(own_schema))
+    except (ValueError, TypeError):
+        return False
+
+
 def _refuse_cut(state: State, recorded_values: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     commits = state.segment.commits
     if not commits:
@@ -96,7 +110,9 @@ def _refuse_cut(state: State, recorded_values: Mapping[str, Any], found: Mapping
                 f"{recorded_values['numFiles']} files in version {state.version}",
                 f"{found['numFiles']} files",
             )
-    if "metadata" in recorded_values and recorded_values["metadata"] != _plain(found["metadata"]):
+    if "metadata" in recorded_values and not _same(
+        recorded_values["metadata"], _plain(found["metadata"])
+    ):
         last = commits[-1].version
         frames = [f for f in (decoded.files, decoded.meta, decoded.other) if f.height]
         if not sum(frame.filter(pl.col("version") == last).height for frame in frames):
