@@ -304,6 +304,70 @@ def test_row_is_checked_again_if_its_column_is_dropped_before_it_is_durable(
     assert ids(table.scan()) == [2, 3]
 
 
+@pytest.mark.parametrize("position", [{}, {"source": "a", "offset": 4}])
+def test_bad_rows_are_diverted_once_if_a_column_is_dropped_before_the_others_are_durable(
+    tmp_path: Path, directory: Path, position: Any
+) -> None:
+    table = mapped(tmp_path)
+    rows = [{"id": 1}, {"id": 2, "name": 5}, {"id": "x"}, {"id": 3, "name": "c"}]
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        reserve = ingestor._reserve
+
+        def follow_first(count: int, size: int) -> None:
+            """Another thread finds the change while this one waits for space."""
+            ingestor._reserve = reserve  # type: ignore[method-assign]
+            table.alter.drop_column("name")
+            ingestor._follow()
+            reserve(count, size)
+
+        ingestor._reserve = follow_first  # type: ignore[method-assign, assignment]
+        ingestor.write(rows, **position)
+        assert ingestor.rejected()["row"].to_list() == [
+            '{"id":2,"name":5}',
+            '{"id":"x"}',
+            '{"id":3,"name":"c"}',
+        ]
+        assert ingestor.status().rows_diverted == 3
+    assert ids(table.scan()) == [1]
+
+
+def test_bad_rows_are_diverted_once_if_a_column_is_added_between_batches_of_a_position(
+    table: lakelog.Table, directory: Path
+) -> None:
+    other = lakelog.open(table.path, upkeep=False)
+    batches = [pa.record_batch({"id": ids_}) for ids_ in ([0.5, 1.0], [2.0, 2.5], [3.0])]
+    stream = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        follow, calls = ingestor._follow, iter(range(10))
+
+        def add_second() -> None:
+            """Another process adds a column between the checks of two batches."""
+            if next(calls) == 1:
+                other.alter.add_columns({"size": pl.Int64})
+            follow()
+
+        ingestor._follow = add_second  # type: ignore[method-assign]
+        ingestor.write(stream, source="a", offset=5)
+        assert ingestor.rejected()["row"].to_list() == ['{"id":0.5}', '{"id":2.5}']
+        assert ingestor.status().rows_diverted == 2
+    assert ids(table.scan()) == [1, 2, 3]
+
+
+def test_no_row_is_diverted_if_there_is_no_space_for_the_others(
+    table: lakelog.Table, directory: Path
+) -> None:
+    options: Any = {"max_backlog_bytes": 1, "write_timeout": 0, "on_bad_row": "divert"}
+    failing = FailingTable(table)
+    with quiet(failing.table, directory, **options) as ingestor:
+        failing.fails = True
+        ingestor.write({"id": 1})
+        with pytest.raises(UnavailableError, match="backlog"):
+            ingestor.write([{"id": 2}, {"id": "x"}])
+        assert ingestor.rejected().height == 0
+        failing.fails = False
+    assert ids(table.scan()) == [1]
+
+
 @pytest.mark.parametrize("key", [None, "id"])
 def test_record_with_an_unknown_column_is_reported_or_diverted(
     table: lakelog.Table, directory: Path, key: str | None

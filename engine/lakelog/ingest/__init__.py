@@ -21,7 +21,8 @@ from lakelog import lazy
 
 if TYPE_CHECKING:
     from lakelog.ingest.asynchronous import AsyncIngestor
-    from lakelog.ingest.ingestor import Ingestor, IngestStatus
+    from lakelog.ingest.ingestor import Ingestor
+    from lakelog.ingest.state import IngestStatus
 
 __all__ = ["AsyncIngestor", "IngestStatus", "Ingestor"]
 
@@ -29,7 +30,7 @@ __getattr__ = lazy.lazy_exports(
     __name__,
     {
         "AsyncIngestor": "lakelog.ingest.asynchronous",
-        "IngestStatus": "lakelog.ingest.ingestor",
+        "IngestStatus": "lakelog.ingest.state",
         "Ingestor": "lakelog.ingest.ingestor",
     },
 )

@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
-from lakelog.ingest.ingestor import Ingestor, IngestStatus
+from lakelog.ingest.ingestor import Ingestor
+from lakelog.ingest.state import IngestStatus
 from lakelog.input_validation import require_int
 from lakelog.threads import Pool
 

@@ -148,7 +148,7 @@ class Committer:
         max_bytes: int,
         accept_rollback: bool,
         new_id: Callable[[], str],
-        divert: Callable[[list[BadRow]], None] | None,
+        divert: Callable[[Sequence[BadRow]], None] | None,
     ) -> None:
         self.table, self._log, self._directory = table, log, directory
         self.state, self.codecs = state, Codecs.of(state)

@@ -8,14 +8,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 import pyarrow as pa
 
 from lakelog import telemetry
-from lakelog.display import Displayed
 from lakelog.errors import (
     CorruptionError,
     InternalError,
@@ -40,6 +38,7 @@ from lakelog.ingest.rows import BadRow, FileRows, Given, batches_of
 from lakelog.ingest.state import (
     IngestDirectory,
     IngestState,
+    IngestStatus,
     key_names,
     opened_log,
     require_outside,
@@ -69,33 +68,6 @@ _LEAST_DELAY_S = 0.2
 _MOST_DELAY_S = 30.0
 _ATOMIC_BYTES = 64 << 20
 _SHARE_OF_COMMIT = 16  # a record shared by threads has a small part of a commit's rows
-
-
-@dataclass(frozen=True)
-class IngestStatus(Displayed):
-    """The progress of an `Ingestor`.
-
-    Attributes:
-        durable_seq: The last sequence number in the log.
-        committed_seq: The last sequence number that the table has.
-        rows_durable: Rows that this object wrote to the log.
-        rows_committed: Rows that it committed, including those of earlier processes.
-        rows_diverted: Rows that it diverted.
-        backlog_bytes: Bytes in the log that are not committed.
-        lag_seconds: Age of the oldest row that is not committed; 0.0 if all are.
-        version: The table version of its last commit; None before the first.
-        error: Why the last attempt to commit failed; None if it succeeded.
-    """
-
-    durable_seq: int
-    committed_seq: int
-    rows_durable: int
-    rows_committed: int
-    rows_diverted: int
-    backlog_bytes: int
-    lag_seconds: float
-    version: int | None
-    error: LakelogError | None
 
 
 @checked_methods("write", "delete")
@@ -131,8 +103,9 @@ class Ingestor(Closing):
             of the batch is written; or is written, with the reason, to the file `rejected_path`,
             while the other rows are accepted. A durable row that the table no longer accepts
             when it is committed blocks the commit, or is diverted.
-        max_backlog_bytes: Bytes of rows that may wait for their commit. Disk use can exceed it by
-            two segments of the log of 64 MiB.
+        max_backlog_bytes: Bytes of rows that may wait for their commit. A larger write with a
+            position is accepted if no other row waits. Disk use can exceed it by two segments of
+            the log of 64 MiB.
         write_timeout: Seconds that a write waits while the backlog is full; None waits without
             limit.
         compact_after_seconds: Compact the table's small files when no row was written for this
@@ -411,57 +384,72 @@ class Ingestor(Closing):
         ):
             return seq
         if position is not None:
-            return self._write_together(op, list(batches_of(rows)), *position)
+            return self._write_together(op, list(batches_of(rows)), position)
         last = max((self._write_together(op, [batch]) for batch in batches_of(rows)), default=0)
         return last or self._log.current_seq_num()
 
-    def _write_together(self, op: Op, batches: list[Given | FileRows], *position: Any) -> int:
+    def _write_together(
+        self,
+        op: Op,
+        batches: list[Given | FileRows],
+        position: tuple[str, Position] | None = None,
+    ) -> int:
         """Write batches, in one batch of the log if they have a position: a crash must not leave
         rows whose source is read again. 0 if nothing is left to write.
         """
         while True:
             found = [self._checked(op, batch) for batch in batches]
             codecs = found[0][0] if found else self._committer.codecs
-            if any(used is not codecs for used, _ in found):
+            if any(used is not codecs for used, _, _ in found):
                 continue  # the table's columns changed in between
-            records = [record for _, each in found for record in each]
-            if position:
+            records = [record for _, good, _ in found for record in good]
+            bad = [row for _, _, refused in found for row in refused]
+            if position is not None:
                 records = with_position(records, *position)
-            if not records or (seq := self._append(op, records, codecs, is_atomic=bool(position))):
-                return seq if records else 0
+            if not records:
+                self._divert(bad)
+                return 0
+            if seq := self._append(op, records, codecs, bad, is_atomic=position is not None):
+                return seq
 
-    def _checked(self, op: Op, rows: Given | FileRows) -> tuple[Codecs, list[Record]]:
-        """The records of a batch, and what encoded them; bad rows are diverted or raised."""
+    def _checked(self, op: Op, rows: Given | FileRows) -> tuple[Codecs, list[Record], list[BadRow]]:
+        """What encodes a batch, its records, and the rows to divert; else bad rows are raised."""
         codecs = self._committer.codecs
         codec = codecs.of_op(op)
         try:
-            return codecs, list(codec.records(rows))
+            return codecs, list(codec.records(rows)), []
         except InvalidInputError as error:
             self._follow()
             if self._committer.codecs is not codecs:  # another thread may have followed
                 return self._checked(op, rows)
             if not self._diverts:
                 raise codec.first_error(rows, error) from error.__cause__
-        good, bad = codec.checked(rows)
-        self._divert(bad)
-        return codecs, good
+        return codecs, *codec.checked(rows)
 
     def _follow(self) -> None:
         """Adopt what other processes changed in the table, if it can be reached."""
         with contextlib.suppress(UnavailableError):
             self._committer.follow(self._table.snapshot())
 
-    def _divert(self, bad: list[BadRow]) -> None:
+    def _divert(self, bad: Sequence[BadRow]) -> None:
+        if not bad:
+            return
         count = self._directory.reject(bad)
         with self._changed:
             self._rows_diverted += count
         telemetry.count("ingest.rows_diverted", count)
 
     def _append(
-        self, op: Op, records: list[Record], codecs: Codecs, *, is_atomic: bool = False
+        self,
+        op: Op,
+        records: list[Record],
+        codecs: Codecs,
+        bad: Sequence[BadRow] = (),
+        *,
+        is_atomic: bool = False,
     ) -> int:
-        """Append records in batches of the log, or in one; 0 if the table's columns changed, so
-        that the rows must be encoded again.
+        """Append records in batches of the log, or in one, and divert bad rows before it; 0 if the
+        table's columns changed, so that all rows must be checked again.
         """
         seq = 0
         while records:
@@ -476,6 +464,9 @@ class Ingestor(Closing):
             try:
                 with self._committer.appending:
                     lost = self._committer.lost_by(codecs)
+                    if lost is None and bad:
+                        self._divert(bad)
+                        bad = ()
                     if lost is None and part == 1:
                         seq = self._log.append(op, now[0].key, now[0].value)
                     elif lost is None:

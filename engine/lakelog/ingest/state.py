@@ -29,10 +29,12 @@ import polars as pl
 
 from lakelog.data.row_rules import Identity, RowRules, Rule
 from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.display import Displayed
 from lakelog.errors import (
     ConcurrentTransactionError,
     CorruptionError,
     InvalidInputError,
+    LakelogError,
     LogLockedError,
     NotFoundError,
     StreamMismatchError,
@@ -166,6 +168,33 @@ class IngestState:
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )
+
+
+@dataclass(frozen=True)
+class IngestStatus(Displayed):
+    """The progress of an `Ingestor`.
+
+    Attributes:
+        durable_seq: The last sequence number in the log.
+        committed_seq: The last sequence number that the table has.
+        rows_durable: Rows that this object wrote to the log.
+        rows_committed: Rows that it committed, including those of earlier processes.
+        rows_diverted: Rows that it diverted.
+        backlog_bytes: Bytes in the log that are not committed.
+        lag_seconds: Age of the oldest row that is not committed; 0.0 if all are.
+        version: The table version of its last commit; None before the first.
+        error: Why the last attempt to commit failed; None if it succeeded.
+    """
+
+    durable_seq: int
+    committed_seq: int
+    rows_durable: int
+    rows_committed: int
+    rows_diverted: int
+    backlog_bytes: int
+    lag_seconds: float
+    version: int | None
+    error: LakelogError | None
 
 
 def decode(data: bytes, path: str) -> IngestState:
