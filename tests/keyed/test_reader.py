@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -28,6 +30,18 @@ KILLER = Path(__file__).with_name("keyed_killer.py")
 PATH = "store"
 
 State = dict[bytes, bytes]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_store_cannot_be_copied(
+    tmp_path: Path, duplicate: Callable[[Any], Any], *, read_only: bool
+) -> None:
+    KeyedStore(tmp_path).close()
+    with KeyedStore(tmp_path, read_only=read_only) as store:
+        with pytest.raises(InvalidInputError, match="keyed store cannot be copied") as raised:
+            duplicate(store)
+        assert raised.value.path == str(tmp_path)
 
 
 def test_reader_sees_the_state_of_its_opening_or_last_refresh(tmp_path: Path) -> None:

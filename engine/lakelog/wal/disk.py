@@ -41,7 +41,9 @@ from lakelog.input_validation import is_unicode, require_path
 
 
 class Closing(Displayed, ABC):
-    """Closes at the end of ``with``; cannot be copied, because a copy would close the files."""
+    """Closes at the end of ``with``; cannot be copied if it belongs to its process, because a copy
+    would close the files.
+    """
 
     _access: Access
 
@@ -70,7 +72,7 @@ class Closing(Displayed, ABC):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         access = self._access
-        if not access.is_read_only:
+        if access.pid is not None:
             raise InvalidInputError(
                 f"the {access.what} cannot be copied or pickled",
                 path=access.path,
