@@ -303,12 +303,28 @@ def test_rows_are_shown_by_condition_columns_and_version(lakelog: Any, tmp_path:
     assert lakelog("rows", tmp_path, "--where", "nothing = 1").code == 2
 
 
+def test_nulls_and_empty_values_of_rows_are_shown_differently(lakelog: Any, tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "l": [None, [], [None], [""]],
+        "s": [None, {"x": None}, {"x": ""}, {"x": "q"}],
+    }
+    engine.write(tmp_path, pl.DataFrame(columns))
+    lines = lakelog("rows", tmp_path).text.splitlines()[1:5]
+    shown = [line.split(maxsplit=1) for line in lines]
+    assert shown == [
+        ["null", "null"],
+        ["[]", "{x: null}"],
+        ["[null]", '{x: ""}'],
+        ['[""]', "{x: q}"],
+    ]
+
+
 def test_columns_named_like_patterns_are_shown(lakelog: Any, tmp_path: Path) -> None:
     rows = pa.table({"*": pa.nulls(1, pa.int64()), "^a$": [[b"x"]], "a": [3], "b[c]": [4]})
     engine.write(tmp_path, rows)
     header, values, _ = lakelog("rows", tmp_path).text.splitlines()
     assert header.split() == ["^a$", "a", "b[c]"]
-    assert values.split() == ["b'x'", "3", "4"]
+    assert values.split() == ["[b'x']", "3", "4"]
     raw = lakelog("rows", tmp_path, "--columns", "^a$", "--output", "csv").raw
     assert raw == b'^a$\n"[""eA==""]"\n'
     raw = lakelog("rows", tmp_path, "--output", "json").raw

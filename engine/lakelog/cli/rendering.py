@@ -43,6 +43,7 @@ _CLIPPED_IN_THE_MIDDLE = frozenset(("path", "name"))
 _WRAPPED = frozenset(("problem", "why"))
 _SIZE_TEXT = re.compile(r"(\d+) bytes")
 _CAPITAL = re.compile(r"([A-Z]+)")
+_EMPTY = '""'  # an empty text inside a list or a struct
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DAY_SECONDS = 86_400
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
@@ -240,7 +241,7 @@ def _unit(name: str) -> str | None:
 
 def _value_text(name: str, value: Any, *, exact: bool = False) -> str:
     if exact:
-        return "" if value is None else _plain_value("version", value)
+        return _exact_value(value)
     unit = _unit(name)
     if value is None:
         return ""
@@ -255,6 +256,20 @@ def _value_text(name: str, value: Any, *, exact: bool = False) -> str:
     if name in {"before", "after"} and (size := _SIZE_TEXT.fullmatch(value)):
         return size_text(int(size[1]))
     return _plain_value(name, value)
+
+
+def _exact_value(value: Any, empty: str = "") -> str:
+    """A value of a row as text, so that nulls and empty values differ at every level."""
+    match value:
+        case "":
+            return empty
+        case dict():
+            fields = (f"{key}: {_exact_value(inner, _EMPTY)}" for key, inner in value.items())
+            return f"{{{', '.join(fields)}}}"
+        case list():
+            return f"[{', '.join(_exact_value(inner, _EMPTY) for inner in value)}]"
+        case _:
+            return _plain_value("version", value)
 
 
 def _by_weight(metric: tuple[str, str | None]) -> tuple[int, str]:
