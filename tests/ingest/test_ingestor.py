@@ -25,8 +25,10 @@ from lakelog.errors import (
     LogLockedError,
     OutcomeUnknownError,
     StreamMismatchError,
+    UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.ingest import state
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
@@ -778,6 +780,32 @@ def test_rows_of_asynchronous_writes_are_durable_when_they_return(
 
     assert sorted(asyncio.run(main())) == list(range(1, 101))
     assert len(ids(table.scan())) == 99
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_ingestor_without_its_lock_does_not_cut_the_diverted_rows_of_the_next(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_open: bool
+) -> None:
+    rejected, row = directory / "rejected.ndjson", b"a row of the next process, not yet complete"
+    first = quiet(table, directory, on_bad_row="divert")
+
+    def lose(*_: Any) -> None:
+        """Another process has the lock, and diverts; this one cannot write."""
+        (directory / "wal" / "wal.lock").unlink()
+        with rejected.open("ab") as file:
+            file.write(row)
+        raise OSError("the disk failed")
+
+    if is_open:
+        first.write({"id": "x"})
+        monkeypatch.setattr(state, "write_all", lose)
+    else:
+        with pytest.raises(OSError, match="failed"):
+            lose()
+    with pytest.raises((UnavailableError, OutcomeUnknownError), match=r"the disk failed|lock file"):
+        first.write({"id": "y"})
+    first.close(flush=False)
+    assert rejected.read_bytes().endswith(row)
 
 
 def test_ingestor_without_its_lock_does_not_replace_the_state_of_the_next(

@@ -21,6 +21,7 @@ from lakelog.errors import (
     LogLockedError,
     LogPoisonedError,
     OutcomeUnknownError,
+    UnavailableError,
     WalCorruptionError,
 )
 from lakelog.wal import disk as wal_disk
@@ -95,6 +96,75 @@ def test_writer_without_its_lock_does_not_sync_or_truncate(tmp_path: Path) -> No
         with pytest.raises(OutcomeUnknownError, match="deleted or moved"):
             log.sync() if call == "sync" else log.truncate(1)
         log.close()
+
+
+class _LockLosingDisk(LocalDisk):
+    """Loses the lock of a log to another writer, which appends a record, at the first operation of
+    a kind on its segment.
+    """
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self.directory, self.kind = directory, kind
+        self.other: WriteAheadLog | None = None
+
+    def lose(self, path: str, kind: str) -> bool:
+        if kind != self.kind or not path.endswith(".wal") or self.other is not None:
+            return False
+        (self.directory / "wal.lock").unlink()
+        self.other = WriteAheadLog(self.directory)
+        self.other.append("PUT", "other", b"2")
+        return True
+
+    def read(self, path: str, *, mapped: bool = False) -> Any:
+        found = super().read(path, mapped=mapped)
+        self.lose(path, "read")
+        return found
+
+    def open_append(self, path: str, *, create: bool = False) -> LocalFile:
+        file = super().open_append(path, create=create)
+        write = file.write
+
+        def failing(data: Any) -> int:
+            if self.lose(path, "write"):
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return write(data)
+
+        file.write = failing  # type: ignore[method-assign]
+        return file
+
+
+def kept_keys(directory: Path) -> list[str]:
+    with WriteAheadLog(directory, read_only=True) as log:
+        return [record.key.decode() for record in log.replay()]
+
+
+def test_failed_write_is_not_undone_in_the_file_of_the_next_writer(tmp_path: Path) -> None:
+    WriteAheadLog(tmp_path).close()
+    disk = _LockLosingDisk(tmp_path, "")
+    with WriteAheadLog(tmp_path, disk=disk) as log:
+        log.append("PUT", "first", b"1")
+        disk.kind = "write"
+        with pytest.raises(OutcomeUnknownError, match="could not be undone"):
+            log.append("PUT", "lost", b"2")
+        assert disk.other is not None
+        disk.other.close()
+    assert kept_keys(tmp_path) == ["first", "other"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"torn tail"])
+def test_opening_without_the_lock_does_not_change_the_file_of_the_next_writer(
+    tmp_path: Path, torn: bytes
+) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "first", b"1")
+    (segment,) = tmp_path.glob("*.wal")
+    segment.write_bytes(segment.read_bytes() + torn)
+    disk = _LockLosingDisk(tmp_path, "read")
+    with pytest.raises(UnavailableError, match="lock file was deleted or moved"):
+        WriteAheadLog(tmp_path, disk=disk)
+    assert disk.other is not None
+    disk.other.close()
+    assert kept_keys(tmp_path) == ["first", "other"]
 
 
 def test_log_without_unsynced_records_is_closed_after_its_directory_was_deleted(

@@ -11,6 +11,7 @@ from lakelog.errors import (
     InvalidInputError,
     LogLockedError,
     NotFoundError,
+    UnavailableError,
     WalCorruptionError,
 )
 from lakelog.wal.disk import LocalDisk
@@ -102,3 +103,29 @@ def test_new_log_that_reads_differently_is_not_published(
     with pytest.raises(InternalError):
         upgrade(tmp_path)
     assert names(tmp_path) == sorted([*log_002(), "wal.lock"])
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_upgrade_that_lost_its_lock_keeps_the_old_files(
+    tmp_path: Path, *, is_renamed: bool
+) -> None:
+    write(tmp_path, log_002())
+
+    class LosingDisk(LocalDisk):
+        """Loses the lock to another upgrade, which begins to write its own temporary file."""
+
+        def sync_directory(self, path: str) -> None:
+            super().sync_directory(path)
+            temporary = list(tmp_path.glob("*.tmp"))
+            if bool(temporary) != is_renamed and (tmp_path / "wal.lock").exists():
+                (tmp_path / "wal.lock").unlink()
+                for each in temporary:
+                    each.write_bytes(each.read_bytes()[:100])
+
+    with pytest.raises(UnavailableError, match="the upgrade stopped: its lock file was deleted"):
+        upgrade(tmp_path, keep_old=False, disk=LosingDisk())
+    for name, data in log_002().items():
+        assert (tmp_path / name).read_bytes() == data
+    upgrade(tmp_path, keep_old=False)
+    with WriteAheadLog(tmp_path) as log:
+        assert len(log.replay()) == 12

@@ -338,10 +338,14 @@ class IngestDirectory:
                 file.sync()
             finally:
                 file.close()
-            if self._log is not None:
-                require_lock(self._log)
+            self._require_lock()
             self._disk.rename(temporary, self.state_path)
             self._disk.sync_directory(self.path)
+
+    def _require_lock(self) -> None:
+        """Raise if another process may write to the directory."""
+        if self._log is not None:
+            require_lock(self._log)
 
     def reject(self, bad: Sequence[BadRow]) -> int:
         """Append diverted rows, durably; returns their number. Rows of a file are not repeated if
@@ -372,6 +376,7 @@ class IngestDirectory:
             except OSError:
                 self._rejected = None
                 with contextlib.suppress(OSError):
+                    self._require_lock()
                     file.truncate(start)
                 file.close()
                 raise
@@ -400,6 +405,7 @@ class IngestDirectory:
         except FileExistsError:
             file = self._disk.open_append(self.rejected_path)
             data = self._disk.read(self.rejected_path).to_pybytes()
+            self._require_lock()
             file.truncate(data.rfind(b"\n") + 1)  # a crash may have cut the last line
         self._rejected = file
         return file

@@ -22,7 +22,7 @@ import re
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, SupportsIndex
 
@@ -190,6 +190,19 @@ class HeldLock(Protocol):
 
     def release(self, *, cleanly: bool = False) -> None:
         """Release the lock; can be called repeatedly."""
+
+
+def require_held(is_held: Callable[[], bool], directory: str, work: str) -> None:
+    """Raise if a lock was lost during long work, before a step that could destroy the data of
+    another process.
+    """
+    if not is_held():
+        raise UnavailableError(
+            f"{work} stopped: its lock file was deleted or moved, so another process may have "
+            "written to the log",
+            path=directory,
+            hint="make sure that no other process uses the directory, and try again",
+        )
 
 
 class Disk(Protocol):

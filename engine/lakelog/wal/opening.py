@@ -17,7 +17,7 @@ from lakelog.display import Displayed
 from lakelog.errors import UnavailableError
 from lakelog.telemetry import event
 from lakelog.threads import Pool
-from lakelog.wal.disk import Disk, WritableFile
+from lakelog.wal.disk import Disk, WritableFile, require_held
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
 from lakelog.wal.recovery import Verdict, survey
@@ -32,6 +32,7 @@ from lakelog.wal.segments import (
 from lakelog.wal.writer import SegmentRef, Writer, begin_segment, write_new
 
 _TAIL = ".tail"
+_WORK = "opening the write-ahead log"
 _MANY_BYTES = 1 << 20
 
 
@@ -124,7 +125,7 @@ def open_for_writing(
     is_locked: Callable[[], bool],
 ) -> Opened:
     """Recover a log, and open it at its end. The caller has its lock, as `is_locked` verifies."""
-    verdict = _surveyed(disk, directory, was_closed_cleanly=was_closed_cleanly)
+    verdict = _surveyed(disk, directory, is_locked, was_closed_cleanly=was_closed_cleanly)
     if verdict.damage is not None and strict:
         raise verdict.damage
     names = set(disk.list(directory))
@@ -165,6 +166,7 @@ def open_for_writing(
             header = SegmentHeader(log_id, 1, 1, 0, clock())
             file, end = begin_segment(disk, directory, places[0], header), SEGMENT_HEADER_BYTES
     with _closed_on_error(file):
+        require_held(is_locked, directory, _WORK)
         left = _remove(disk, directory, verdict, names)
     set_aside += tuple(target for _, target in left)
     report = report_of(verdict, set_aside)
@@ -199,7 +201,9 @@ def open_for_writing(
     return Opened(writer, replace(verdict, truncated=()), report)
 
 
-def _surveyed(disk: Disk, directory: str, *, was_closed_cleanly: bool) -> Verdict:
+def _surveyed(
+    disk: Disk, directory: str, is_locked: Callable[[], bool], *, was_closed_cleanly: bool
+) -> Verdict:
     """A log as `survey` reads it, while a large last segment is synced."""
     with Pool(1, thread_name_prefix="lakelog-wal") as pool:
         syncing: list[Future[None]] = []
@@ -212,6 +216,7 @@ def _surveyed(disk: Disk, directory: str, *, was_closed_cleanly: bool) -> Verdic
         verdict = survey(disk, directory, alone=True, before=begin)
         for each in syncing:
             each.result()
+    require_held(is_locked, directory, _WORK)
     return verdict
 
 

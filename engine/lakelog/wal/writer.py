@@ -136,6 +136,7 @@ class Writer:
 
     def _undo_write(self, start: int, cause: OSError) -> None:
         try:
+            self.check_lock()  # the next writer appends to the same file
             self.file.truncate(start)
             self.file.sync()
         except BaseException as second:  # noqa: BLE001 - an interrupt leaves no less unknown

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from lakelog.display import Displayed
 from lakelog.errors import InternalError, InvalidInputError, NotFoundError
 from lakelog.telemetry import event
-from lakelog.wal.disk import Bytes, Disk, LocalDisk, disk_errors
+from lakelog.wal.disk import Bytes, Disk, HeldLock, LocalDisk, disk_errors, require_held
 from lakelog.wal.encode import Columns, Compression, Framing, check_columns, pack_columns
 from lakelog.wal.frames import (
     FLAG_JUMP,
@@ -152,15 +152,22 @@ def upgrade(
         owner = f"process {os.getpid()} on {socket.gethostname()}, upgrading\n"
         lock = work.disk.lock(work.path(LOCK_NAME), owner)
         try:
+            work.lock = lock
             return work.run(format, compression, clock, new_id, strict=strict, keep_old=keep_old)
         finally:
             lock.release()
 
 
 class _Upgrade:
+    lock: HeldLock
+
     def __init__(self, directory: str, disk: Disk) -> None:
         self.directory = directory
         self.disk = disk
+
+    def require_lock(self) -> None:
+        """Raise if another upgrade may have begun: its files have the same names."""
+        require_held(self.lock.is_held, self.directory, "the upgrade")
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -204,6 +211,7 @@ class _Upgrade:
         marker = _marker(header.log_id, keeps_old=log.leaves_bytes)
         write_new(self.disk, self.path(MARKER_NAME), [marker])
         self.disk.sync_directory(self.directory)
+        self.require_lock()
         self.disk.rename(temporary, self.path(name))
         self.disk.sync_directory(self.directory)
         moved = self._clear_away(old, names, keep_old=keep_old or log.leaves_bytes)
@@ -264,6 +272,7 @@ class _Upgrade:
 
     def _clear_away(self, old: list[str], names: list[str], *, keep_old: bool) -> list[str]:
         """The last step: remove or rename the old files, then remove the marker."""
+        self.require_lock()
         moved = []
         for name in old:
             if keep_old:
