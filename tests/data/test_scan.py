@@ -82,6 +82,22 @@ def test_slices_end_the_read_early(tmp_path: Path) -> None:
     assert first in expected["n"]
 
 
+def test_limit_before_a_filter_is_applied_first(tmp_path: Path) -> None:
+    snapshot, _ = new_snapshot(tmp_path)
+    rows, is_late = snapshot.to_polars(), pl.col("n") > 5
+    for lazy in (snapshot.scan(), snapshot.scan(pl.col("n") >= 0)):
+        for count in (0, 3, 9, 15, 1000):
+            first = lazy.head(count).filter(is_late)
+            assert_frame_equal(first.collect(), rows.head(count).filter(is_late))
+            assert_frame_equal(
+                lazy.filter(is_late).head(count).collect(), rows.filter(is_late).head(count)
+            )
+            assert first.select(pl.len()).collect().item() == first.collect().height
+    files = snapshot.files()
+    last = files.collect()["path"].to_list()[-1]
+    assert files.head(2).filter(pl.col("path") == last).collect().is_empty()
+
+
 def test_files_that_cannot_match_are_not_opened(tmp_path: Path) -> None:
     snapshot, _ = new_snapshot(tmp_path)
     for n in (0, 1, 3, 4, 5):

@@ -168,7 +168,9 @@ def lazy_rows(
         chosen = list(types) if with_columns is None else with_columns
         asked, rest = where, None
         if predicate is not None:
-            if _is_by_row(predicate, schema):
+            # With `n_rows`, the predicate applies to these rows: Polars does not push down a limit
+            # that follows a filter.
+            if n_rows is None and _is_by_row(predicate, schema):
                 asked = predicate if where is None else where & predicate
             else:  # Polars pushes down predicates that the table's files cannot answer
                 rest = predicate
@@ -180,16 +182,16 @@ def lazy_rows(
                 yield _unread(min(left - first, _MOST_COUNTED)).select(chosen)
             return
         rows = min(batch_size or BATCH_ROWS, BATCH_ROWS)
-        if n_rows is not None and asked is None and rest is None:
+        if n_rows is not None and asked is None:
             rows = max(1, min(rows, n_rows))
         yielded = False
         for batch in read_batches(wanted, asked, rows):
             frame = _frame(batch, has_rows=_UNREAD in chosen)
-            if rest is not None:
-                frame = frame.filter(rest)
             if n_rows is not None:
                 frame = frame.head(n_rows)
                 n_rows -= frame.height
+            if rest is not None:
+                frame = frame.filter(rest)
             if frame.height:
                 yielded = True
                 yield frame if frame.columns == chosen else frame.select(map(column_named, chosen))

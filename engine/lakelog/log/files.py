@@ -54,11 +54,15 @@ def lazy_frame(
         chosen = list(schema) if with_columns is None else with_columns
         roots = [] if predicate is None else predicate.meta.root_names()
         yielded = False
-        for batch in read([c for c in schema if c in chosen or c in roots], predicate):
-            frame = batch if predicate is None else batch.filter(predicate)
+        # With `n_rows`, the predicate applies to these rows: Polars does not push down a limit that
+        # follows a filter.
+        pushed = predicate if n_rows is None else None
+        for batch in read([c for c in schema if c in chosen or c in roots], pushed):
+            frame = batch if n_rows is None else batch.head(n_rows)
             if n_rows is not None:
-                frame = frame.head(n_rows)
                 n_rows -= frame.height
+            if predicate is not None:
+                frame = frame.filter(predicate)
             if frame.height or not yielded:
                 yielded = True
                 yield frame.select(chosen)
