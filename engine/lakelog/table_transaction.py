@@ -35,7 +35,9 @@ class Transaction(LogTransaction):
     Rows are read by `scan` and written by `append`, `overwrite`, `delete`, `update`, `merge` and
     `upsert`, in one commit: a commit of another writer that changed the rows read is a conflict.
     All calls see the version that the transaction reads, not each other's changes. Two calls that
-    change the same file raise `DuplicateFileError` on commit.
+    change the same file raise `DuplicateFileError` on commit. If one of these calls fails, the
+    transaction has ended; if its error does not leave the block, leaving it raises
+    `InvalidInputError`, because the other calls were not committed either.
 
     An empty transaction commits nothing, and its `version` stays None.
 
@@ -177,7 +179,7 @@ class Transaction(LogTransaction):
             )
         try:
             return write()
-        except BaseException:
-            self._over = True
+        except BaseException as failure:
+            self._over, self._failure = True, failure
             self._settle(None)
             raise

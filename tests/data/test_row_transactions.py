@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,24 @@ def test_failed_call_ends_the_transaction(table: Table) -> None:
         with pytest.raises(InvalidInputError, match="no column 'q'"):
             call(tx)
         assert data_files(Path(table.path)) == before
-        with pytest.raises(InvalidInputError, match="has ended"):
+        with pytest.raises(InvalidInputError, match="a call of the transaction failed"):
             tx.commit()
+
+
+def test_leaving_a_transaction_after_a_failed_call_raises(table: Table) -> None:
+    before = data_files(Path(table.path))
+
+    def leave() -> None:
+        with table.transaction() as tx:
+            tx.append(ROWS)
+            with suppress(InvalidInputError):
+                tx.append(ROWS.with_columns(q=1))
+
+    with pytest.raises(InvalidInputError, match="nothing was committed") as caught:
+        leave()
+    assert "no column 'q'" in str(caught.value.__cause__)
+    assert data_files(Path(table.path)) == before
+    assert table.version() == 1
 
 
 def test_append_after_a_schema_merge_in_the_transaction_raises(table: Table) -> None:

@@ -92,6 +92,7 @@ class LogTransaction(Displayed):
         self._commit_info = dict(commit_info or {})
         self._txn_id = runtime.new_id()
         self._over = False
+        self._failure: BaseException | None = None
         self._parts: list[Part] = []
         self._version: int | None = None
         self._buffer = ActionBuffer(log, self._table)
@@ -628,6 +629,13 @@ class LogTransaction(Displayed):
         return self.snapshot.files()
 
     def _require_open(self) -> None:
+        if self._failure is not None:
+            raise InvalidInputError(
+                "a call of the transaction failed, so that it ended and nothing was committed",
+                path=self._log.table,
+                found=repr(self._failure)[:200],
+                hint="begin a new transaction for the calls that succeed",
+            ) from self._failure
         if self._over:
             raise InvalidInputError(
                 "the transaction has ended", path=self._log.table, hint="begin a new one"
@@ -638,7 +646,7 @@ class LogTransaction(Displayed):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and not self._over:
+        if kind is None and (self._failure is not None or not self._over):
             self.commit()
         self._over = True
         self._settle(None)
