@@ -166,6 +166,20 @@ def test_file_that_is_live_with_two_deletion_vectors_raises(tmp_path: Path) -> N
             read()
         assert (caught.value.path, caught.value.version) == ("a.parquet", 0)
     opened = lakelog.open(tmp_path)
+    source = pl.DataFrame({"n": [1, 2]})
+    writes: list[Callable[[], Any]] = [
+        lambda: opened.delete("n >= 0"),
+        lambda: opened.update({"n": "n + 1"}, "n >= 0"),
+        lambda: opened.merge(source, "n").when_not_matched_insert_all().execute(),
+        lambda: opened.overwrite(source, "n >= 0"),
+        lambda: opened.alter.add_constraint("c", "n >= 0"),
+        lambda: opened.compact(order_by="n"),
+        lambda: opened.clone(tmp_path.parent / "clone"),
+    ]
+    for write in writes:
+        with pytest.raises(CorruptionError, match="more than once"):
+            write()
+        assert opened.version() == 0
     found = opened.doctor().findings[0]
     assert (found.severity, found.kind) == ("error", "files-damaged")
     assert "a.parquet" in found.problem

@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, require_single
 from lakelog.data.read import read_files
 from lakelog.data.row_rules import (
     GENERATION,
@@ -258,6 +258,7 @@ class Alter:
                 hint="write an expression of the supported subset of Spark SQL",
             ) from cause
         files = tx.read().collect()
+        require_single(files, snapshot.version)
         plan = ReadPlan.of(snapshot, rules.columns)
         store = snapshot.read_state(lambda state: state.log.store)
         try:

@@ -304,7 +304,7 @@ class _Write:
     def _targets(self, where: pl.Expr | None) -> Targets:
         """The files that are removed; refuses what the table forbids before rows are written."""
         commit = self._commit
-        candidates = commit.tx.read(where).collect()
+        candidates = commit.candidates(where)
         targets = find_targets(commit.snapshot, candidates, where, commit.log.store)
         if targets.files.height:
             commit.require_allowed("add", "remove", *(["cdc"] if commit.keeps_changes else []))

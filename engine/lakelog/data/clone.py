@@ -17,7 +17,7 @@ from typing import cast
 
 import polars as pl
 
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, require_single
 from lakelog.data.targets import with_row_counts
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.deletion_vectors import vector_paths
@@ -68,7 +68,9 @@ def clone(
         )
     reach = source.reach
     _require_apart(reach.absolute(""), target.reach.absolute(""), target.table)
-    files = with_row_counts(snapshot, snapshot.files().collect(), source.store)
+    files = snapshot.files().collect()
+    require_single(files, snapshot.version)
+    files = with_row_counts(snapshot, files, source.store)
     known = with_partition_keys(files, snapshot.table_configuration)
     adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")

@@ -39,7 +39,7 @@ import orjson
 import polars as pl
 
 from lakelog.data.bin_rewrite import BinResult, BinRewriter, RowOrder
-from lakelog.data.files import ReadPlan, pack
+from lakelog.data.files import ReadPlan, pack, require_single
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import recorded_rows
 from lakelog.data.write import WritePlan, discard
@@ -399,6 +399,7 @@ def _planned(
         counts, on="path", how="left", maintain_order="left"
     )
     files = with_marks(joined.collect())
+    require_single(files, snapshot.version)
     if total.begin is None:
         total.begin = snapshot.version
     # New files are left to the next run; otherwise a run on a busy table would never end.

@@ -242,7 +242,7 @@ class Merge:
         )
         rewriter = Rewriter(commit, change, self._memory_limit)
         with commit.guarded():
-            files = change.holding(commit.tx.read(change.where).collect())
+            files = change.holding(commit.candidates(change.where))
             if self._matched or self._by_source:
                 rewriter.change(files)
             elif files.height:

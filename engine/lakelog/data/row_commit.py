@@ -23,6 +23,7 @@ import pyarrow as pa
 from lakelog.data.alter import widened
 from lakelog.data.conform import Conform, merged_schema
 from lakelog.data.deletion_vectors import VectorWriter
+from lakelog.data.files import require_single
 from lakelog.data.row_rules import IdentityValues
 from lakelog.data.write import DataFileWriter, WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
@@ -172,6 +173,12 @@ class RowCommit:
     def snapshot(self) -> LogSnapshot:
         """The version that the transaction reads, with the columns that the call adds."""
         return self._evolved or self.tx.snapshot
+
+    def candidates(self, where: pl.Expr | None) -> pl.DataFrame:
+        """The files that can have matching rows, which the transaction has then read."""
+        files = self.tx.read(where).collect()
+        require_single(files, self.tx.snapshot.version)
+        return files
 
     def with_columns(self, rows: pa.Schema) -> Metadata:
         """The metadata with the columns of rows that the table lacks, and wider types of rows."""

@@ -105,7 +105,7 @@ def _run(
     change = change_of(where)
     rewriter = Rewriter(commit, change)
     with commit.guarded():
-        candidates = tx.read(where).collect()
+        candidates = commit.candidates(where)
         whole, unsettled = split_whole(commit.snapshot, candidates, where)
         if change.updates:
             rewriter.change(candidates if unsettled.height else whole)  # in the files' order

@@ -31,7 +31,7 @@ from lakelog.data.append import (
     without_void,
 )
 from lakelog.data.conform import Conform
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, require_single
 from lakelog.data.read import read_files
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import find_targets
@@ -267,6 +267,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self.dynamic:
             where = partitions_of(tx.snapshot, adds, self.plan.mapping)
         files = tx.read(where).collect()
+        require_single(files, tx.snapshot.version)
         targets = find_targets(tx.snapshot, files, where, store)
         tx.remove(targets.files)
         tx.declare_row_ids_kept(targets.files["path"].to_list())
