@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+_Data = TypeVar("_Data", "pa.Array", "pa.ChunkedArray")
 
 
 def array_of(type_: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
@@ -104,15 +107,37 @@ def _has_nanoseconds(value: Any) -> bool:
 
 
 def as_lists(lists: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Lists of any layout in another one, with the same elements. Arrow's own cast of list views
-    gives wrong offsets.
+    """Lists of any layout as lists or large lists of the same elements. Arrow's own cast gives list
+    views wrong offsets, and refuses nulls of a required field under a struct that is null.
     """
     import pyarrow.compute as pc
 
-    if pa.types.is_list_view(lists.type) or pa.types.is_large_list_view(lists.type):
+    if pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type):
+        offsets, values = lists.offsets, lists.values
+    else:
         lengths = numbers_of(pc.fill_null(pc.list_value_length(lists), 0))
-        offsets = as_int64(np.concatenate([[0], np.cumsum(lengths)]))
-        nulls = lists.is_null() if lists.null_count else None
-        large = pa.large_list(lists.type.value_field)
-        lists = pa.LargeListArray.from_arrays(offsets, lists.flatten(), type=large, mask=nulls)
-    return lists.cast(type_)
+        offsets, values = as_int64(np.concatenate([[0], np.cumsum(lengths)])), lists.flatten()
+    large = pa.types.is_large_list(type_)
+    kind, width = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
+    nulls = lists.is_null() if lists.null_count else None
+    return kind.from_arrays(offsets.cast(width), values, type=type_, mask=nulls)
+
+
+def retyped(data: _Data, type_: pa.DataType) -> _Data:
+    """The same memory under a type of the same layout, with other names, metadata or nullability at
+    any depth. Arrow's cast refuses nulls of a required field under a struct that is null.
+    """
+    if data.type.equals(type_, check_metadata=True):
+        return data
+    if isinstance(data, pa.ChunkedArray):
+        return pa.chunked_array([retyped(chunk, type_) for chunk in data.chunks], type_)
+    return pa.array(_Retyped(data, type_))
+
+
+@dataclass(frozen=True)
+class _Retyped:
+    array: pa.Array
+    type_: pa.DataType
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self.type_.__arrow_c_schema__(), self.array.__arrow_c_array__()[1]

@@ -513,3 +513,66 @@ def test_void_fields_need_not_be_given(tmp_path: Path) -> None:
     table.upsert(LESS.filter(k=3).with_columns(s=pl.struct(a=7)), on="k")
     found = {k: s["a"] for k, s in table.to_polars().rows()}
     assert found == {1: 5, 3: 7}
+
+
+REQUIRED = pa.struct([pa.field("b", pa.int64(), nullable=False)])
+SOME_NULL = pa.array([{"b": 1}, None, {"b": 3}], REQUIRED)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pa.ListArray.from_arrays([0, 3], SOME_NULL),
+        pa.LargeListArray.from_arrays([0, 3], SOME_NULL),
+        pa.FixedSizeListArray.from_arrays(SOME_NULL, 3),
+        pa.ListViewArray.from_arrays([0], [3], SOME_NULL),
+    ],
+    ids=lambda lists: str(lists.type).partition("<")[0],
+)
+def test_null_elements_with_required_fields_are_kept_by_every_change(
+    tmp_path: Path, lists: pa.Array
+) -> None:
+    kept = SOME_NULL.to_pylist()
+    lakelog.write(tmp_path / "t", pa.table({"id": [1], "x": lists}))
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    table.append(pa.table({"id": [2], "x": lists}))
+    table.append(table.to_arrow())
+    table.delete("id = 2")
+    table.update({"id": "id + 1"})
+    merge = table.merge(pl.DataFrame({"id": [2]}), "id")
+    merge.when_matched_update({"id": "target.id + 1"}).execute()
+    table.compact(order_by="id")
+    assert table.to_arrow().to_pylist() == [{"id": 3, "x": kept}] * 2
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+@pytest.mark.parametrize(
+    ("type_", "old", "new"),
+    [
+        (REQUIRED, {"b": 1}, None),
+        (pa.list_(REQUIRED), [{"b": 1}], [None]),
+        (pa.map_(pa.string(), REQUIRED), [("k", {"b": 1})], [("k", None)]),
+    ],
+    ids=["struct", "element", "value"],
+)
+def test_structs_with_required_fields_may_become_null(
+    tmp_path: Path, type_: pa.DataType, old: Any, new: Any, vectors: str
+) -> None:
+    rows = pa.table({"id": [1, 2], "x": pa.array([old, old], type_)})
+    schema = pa.schema([("id", pa.int64()), ("x", type_)])
+    properties = {"delta.enableDeletionVectors": vectors}
+    table = lakelog.create(tmp_path / "t", schema, configuration=properties, upkeep=False)
+    table.append(rows)
+    table.upsert(pa.table({"id": [1], "x": pa.array([new], type_)}), "id")
+    assert table.to_arrow().sort_by("id")["x"].to_pylist() == [new, old]
+    table.update({"x": None}, "id = 2")
+    assert table.to_arrow().sort_by("id")["x"].to_pylist() == [new, None]
+
+
+def test_null_structs_with_required_fields_and_metadata_are_written(tmp_path: Path) -> None:
+    type_ = pa.struct([pa.field("b", pa.int64(), nullable=False, metadata={"k": "v"})])
+    values = pa.array([{"b": 1}, None], type_)
+    rows = pa.table({"s": values, "l": pa.ListArray.from_arrays([0, 2, 2], values)})
+    for number, given in enumerate([rows, rows.to_reader(), rows.to_batches()]):
+        lakelog.write(tmp_path / str(number), given)
+        assert lakelog.open(tmp_path / str(number)).to_arrow().to_pylist() == rows.to_pylist()

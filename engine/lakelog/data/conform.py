@@ -607,7 +607,7 @@ def _fit_variant(array: pa.Array, path: str) -> pa.Array:
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     if not contract.is_list(array.type):
         _refuse(array.type, type_, path)
-    array = _unsliced(array, path)  # first, because Arrow's cast forgets offsets of run-ends
+    array = _unsliced(array)
     if not pa.types.is_large_list(array.type):
         array = as_lists(array, pa.large_list(array.type.value_field))
     here = f"{path}.element"
@@ -624,7 +624,7 @@ def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
 def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     if not pa.types.is_map(array.type):
         _refuse(array.type, type_, path)
-    array = _unsliced(array, path)
+    array = _unsliced(array)
     keys = _fit(array.keys, type_.key, f"{path}.key")
     _check(keys, Field("key", type_.key, nullable=False), f"{path}.key")
     items = _fit(array.items, type_.value, f"{path}.value")
@@ -634,18 +634,9 @@ def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     )
 
 
-def _unsliced(array: pa.Array, path: str) -> pa.Array:
+def _unsliced(array: pa.Array) -> pa.Array:
     """The array from offset 0, as masks of nested arrays need it, and nothing but its values."""
-    try:
-        return pa.concat_arrays([array, array[:0]])
-    except pa.ArrowException as cause:
-        raise InvalidInputError(
-            f"the column {path!r} has encoded values within lists that Arrow cannot copy",
-            column=path,
-            expected="values that are not encoded",
-            found=str(array.type),
-            hint="decode them first, such as by pyarrow.compute.run_end_decode",
-        ) from cause
+    return pa.concat_arrays([array, array[:0]])
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:
@@ -733,7 +724,7 @@ def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
         children = [renamed(array.field(n), f.type) for n, f in zip(own, fields, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
     if array.offset:
-        array = pa.concat_arrays([array, array[:0]])  # masks go with arrays that begin at 0
+        array = _unsliced(array)
     if pa.types.is_map(type_):
         keys, items = renamed(array.keys, type_.key_type), renamed(array.items, type_.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=nulls)

@@ -15,7 +15,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.arrow_arrays import array_of, as_int64, as_mask, numbers_of
+from lakelog.arrow_arrays import array_of, as_int64, as_mask, numbers_of, retyped
 from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
@@ -28,6 +28,7 @@ from lakelog.data.targets import Selection, Targets, known_rows, live_rows, touc
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import contract
 from lakelog.model.metadata import is_on
 from lakelog.skipping.statistics import num_records
 from lakelog.storage import LogStore
@@ -570,9 +571,19 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
             after.append(outcome.after.column(index))
         if all(map(_is_same, before, after)):
             continue
-        new = [chunk for column in after for chunk in column.cast(own.type).chunks]
+        new = [chunk for column in after for chunk in _narrowed(column, own).chunks]
         columns[index] = _placed(columns[index], pa.chunked_array(new, own.type), places, order)
     return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def _narrowed(column: pa.ChunkedArray, own: pa.Field) -> pa.ChunkedArray:
+    """Values of the type of `Conform.table` in a field's own type, in which fields of a struct that
+    is null may be required.
+    """
+    if not pa.types.is_nested(own.type):
+        return column.cast(own.type)
+    (field,) = contract.from_arrow(pa.schema([own]), void=True).fields
+    return retyped(column.cast(contract.to_arrow(contract.nullable(field).type)), own.type)
 
 
 def _placed(

@@ -632,14 +632,13 @@ def without_metadata(data: _AnyArrow) -> _AnyArrow:
     """The data without metadata of schema and fields, because Polars panics on metadata that is not
     UTF-8.
     """
+    from lakelog.arrow_arrays import retyped
+
     schema = schema_without_metadata(data.schema)
     if data.schema.equals(schema, check_metadata=True):
         return data
-    columns = [
-        # A nested array has its own type, with its fields' metadata.
-        column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
-        for column, field in zip(data.columns, schema, strict=True)
-    ]
+    # A nested array has its own type, with its fields' metadata.
+    columns = [retyped(c, field.type) for c, field in zip(data.columns, schema, strict=True)]
     return type(data).from_arrays(columns, schema=schema)
 
 
