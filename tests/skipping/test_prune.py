@@ -76,6 +76,19 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "q": st.integers(-2, 2),
 }
 VALUES["p"] = VALUES["d"]
+NUMBERS: list[Any] = [
+    *(0, 0.5, 0.1, 0.3, 2**24 + 1, 2**53, 2**53 + 1, float(2**53), 1e16, Decimal("0.25")),
+    *(pl.lit(value, dtype) for value in (0.1, 0.3, 2.0) for dtype in (pl.Float32, pl.Float64)),
+    *(pl.lit(2**53, dtype) for dtype in (pl.Int64, pl.UInt64, pl.Int128)),
+    *(i, f, g, m, q, x, pl.lit(None)),
+]
+MOMENTS: list[Any] = [
+    *(date(1970, 1, 1), date(1970, 1, 2), EPOCH, EPOCH.replace(tzinfo=None), p, d, t, pl.lit(None)),
+    *(pl.lit(EPOCH + timedelta(milliseconds=1)).dt.cast_time_unit(u) for u in ("ns", "us", "ms")),
+    *(p.cast(pl.Datetime(u, zone)) for u in ("us", "ms") for zone in (None, "UTC")),
+]
+OPERANDS = {**dict.fromkeys("ifgmqx", NUMBERS), **dict.fromkeys("tdp", MOMENTS)}
+"""Values of other types that a column is compared with."""
 
 
 def nulls_or(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -140,12 +153,12 @@ def spark_stats(rows: Sequence[dict[str, Any]], leave_out: str, tight: bool) -> 
 
 @st.composite
 def files(
-    draw: st.DrawFn, columns: str = COLUMNS, damaged: bool = True
+    draw: st.DrawFn, columns: str = COLUMNS, damaged: bool = True, most: int = 4
 ) -> tuple[pl.DataFrame, dict[str, str | None], str | None]:
     """Rows of one file, its partition values and its statistics; other columns are all null."""
     partition = {c: draw(nulls_or(VALUES[c])) for c in PARTITIONS}
     row = st.fixed_dictionaries({c: nulls_or(VALUES[c]) for c in columns})
-    drawn = draw(st.lists(row, min_size=1, max_size=4))
+    drawn = draw(st.lists(row, min_size=1, max_size=most))
     rows = [{**r, "n": {"x": r.get("x")}, "l": [1], **partition} for r in drawn]
     frame = pl.DataFrame(rows, schema=ROWS)
     # Statistics describe the stored values: single precision is rounded.
@@ -353,6 +366,22 @@ def test_file_with_a_matching_row_in_one_column_is_always_kept(
     assert_files_with_matching_rows_are_kept(written, asked)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("column", OPERANDS)
+@settings(max_examples=share_of(15))
+@given(data=st.data())
+def test_file_with_a_value_between_operands_of_other_types_is_kept(
+    column: str, data: st.DataObject
+) -> None:
+    one_row = files(column, damaged=False, most=1)
+    written = data.draw(st.lists(one_row, min_size=8, max_size=16))
+    term = x if column == "x" else pl.col(column)
+    operands = st.sampled_from(OPERANDS[column]) | VALUES[column]
+    inside = st.builds(term.is_between, operands, operands, closed=st.sampled_from(CLOSED))
+    asked = data.draw(st.lists(inside.filter(is_condition), min_size=6, max_size=12))
+    assert_files_with_matching_rows_are_kept(written, asked)
+
+
 def stats_text(**columns: tuple[Any, Any, Any]) -> str:
     return json.dumps(
         {
@@ -425,6 +454,7 @@ PARTITION_VALUES: list[dict[str, str | None]] = [
         (f < 2, True, False),
         (f == 1.5, False, False),
         (f.is_between(1.5, 2.0), False, True),
+        (i.is_between(9.5, 12), False, True),
         (t > datetime(2024, 1, 2, tzinfo=UTC), False, True),
         (t.dt.date() == date(2024, 1, 1), True, False),
         (t.dt.year() < 2024, False, False),

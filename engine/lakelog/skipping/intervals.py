@@ -67,6 +67,14 @@ class Truth:
             self.may_null & other.may_null,
         )
 
+    def either(self, other: Truth) -> Truth:
+        """Outcomes that one of two estimates allows."""
+        return Truth(
+            self.may_true | other.may_true,
+            self.may_false | other.may_false,
+            self.may_null | other.may_null,
+        )
+
 
 ANYTHING = Truth(TRUE, TRUE, TRUE)
 
@@ -251,9 +259,23 @@ def equal_or_both_null(a: Values, b: Values) -> Truth:
 def between(
     v: Values, low: Values, high: Values, *, strict_low: bool = False, strict_high: bool = False
 ) -> Truth:
-    """``v.is_between(low, high)``."""
+    """``v.is_between(low, high)``, which Polars evaluates in one type of all three."""
     if not (comparable(v, low) and comparable(v, high)):
         return ANYTHING
+    types = {values.dtype for values in (v, low, high)} - {pl.Null()}
+    pairwise = _between(v, low, high, strict_low, strict_high)
+    if len(types) > 1 and any(dtype is not None and dtype.is_float() for dtype in types):
+        # A float makes doubles of the others, which may round; or it is rounded to a column of
+        # floats, as in the two comparisons.
+        v, low, high = (
+            each.rising(lambda x: x.cast(pl.Float64), pl.Float64()) for each in (v, low, high)
+        )
+        return pairwise.either(_between(v, low, high, strict_low, strict_high))
+    return pairwise if sum(isinstance(dtype, pl.Datetime) for dtype in types) < 2 else ANYTHING
+
+
+def _between(v: Values, low: Values, high: Values, strict_low: bool, strict_high: bool) -> Truth:
+    """``v.is_between(low, high)`` where each bound is compared on its own."""
     inside = less(low, v, strict_low).and_(less(v, high, strict_high))
     if v.may_nan and not high.may_nan:
         # NaN is above every number, so the upper bound excludes it from the lower test too.
