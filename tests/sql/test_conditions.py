@@ -428,7 +428,7 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
                     r"\Qa",
                     r"\p{Lower}",
                 ),
-                *(r"[^\D]", r"\b{start}", "(?i)é", "(?=a)", "[]a]"),
+                *(r"[^\D]", r"\b{start}", r"[\n-\s]", "(?i)é", "(?=a)", "[]a]"),
             )
         ],
         ("huge * huge > 0.5", "an overflow of decimal"),
@@ -483,7 +483,7 @@ def test_columns_are_computed_alike_in_batches_of_any_size(tmp_path: Path) -> No
     assert table.delete("f / 10 > 0.3D AND f < 4").num_deleted_rows == 0
 
 
-TEXTS = ["abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC", "a\x85", ""]
+TEXTS = ["abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC", "a\x85", "a-", ""]
 
 
 @pytest.mark.parametrize(
@@ -493,10 +493,10 @@ TEXTS = ["abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC"
         (r"^[^\w]$", ["é", "٣", "\u00a0"]),
         (r"^\W$", ["é", "٣", "\u00a0"]),
         (r"\d|\s$", ["a\n", "a\r\n"]),
-        (r"^\S\D\z", ["a\n", "a+", "a\x85"]),
+        (r"^\S\D\z", ["a\n", "a+", "a\x85", "a-"]),
         ("^a$", ["a\n", "a\r\n", "a\x85"]),
         ("^(x|a$)", ["a\n", "a\r\n", "a\x85"]),
-        (r"^\S\D$|^é$", ["é", "a\n", "a+", "a\x85"]),
+        (r"^\S\D$|^é$", ["é", "a\n", "a+", "a\x85", "a-"]),
         ("^a.b$", []),
         ("(?s)^a.b$", ["a\rb"]),
         ("(?i)^ABC$", ["abc", "ABC"]),
@@ -504,6 +504,8 @@ TEXTS = ["abc", "é", "a\n", "a\r\n", "٣", "\u00a0", "a\rb", "<b>", "a+", "ABC"
         ("[*+?]$", ["a+"]),
         (r"^\p{L}\z", ["é"]),
         ("^$", [""]),
+        (r"[\s-_]", ["a\n", "a\r\n", "a\rb", "a-"]),
+        (r"[\p{L}-z\d][-\d]|[\w-.-/]-|-\d", ["a-"]),
     ],
 )
 def test_regular_expressions_have_the_meaning_of_java(pattern: str, matching: list[str]) -> None:

@@ -590,7 +590,7 @@ def _as_in_java(pattern: str) -> tuple[str, bool]:
     start = flags.end() if flags else 0
     folds, is_dot_all = (flags is not None and flag in flags[1] for flag in "is")
     found, ends = [pattern[:start]], set[str]()
-    depth, in_set = 0, False
+    depth, in_set, is_after_class = 0, False, False
     for part in _PATTERN_PARTS.finditer(pattern, start):
         text, kind = part[0], part.lastgroup
         following = pattern[part.end() : part.end() + 1]
@@ -605,6 +605,8 @@ def _as_in_java(pattern: str) -> tuple[str, bool]:
             in_set = False
         elif escaped.lower() in _CLASSES:
             chars = _CLASSES[escaped.lower()]
+            ends_range = in_set and found[-1] == "-" and found[-2] not in {"[", "[^"}
+            refused |= ends_range
             text = chars if in_set else f"[{'^' * is_negated}{chars}]"
         elif escaped:
             ends |= {escaped} & {"z"}
@@ -612,6 +614,8 @@ def _as_in_java(pattern: str) -> tuple[str, bool]:
             refused |= escaped in {"b", "B"} and following == "{"
             if escaped in {"<", ">"}:
                 text = escaped  # to Rust, these are the bounds of a word
+        elif in_set and text == "-" and is_after_class:
+            text = r"\-"  # to Java, a range cannot begin with a class
         elif not in_set:
             depth += {"(": 1, ")": -1}.get(text, 0)
             if text == "$":
@@ -626,6 +630,7 @@ def _as_in_java(pattern: str) -> tuple[str, bool]:
                 "than in Spark"
             )
         found.append(text)
+        is_after_class = escaped[:1].lower() in {*_CLASSES, "p"}
     return "".join(found), "$" in ends
 
 
