@@ -389,6 +389,15 @@ def test_name_of_a_column_that_the_merge_adds_is_the_source_column(
     assert rows.rows() == [(1, 5, None), (2, 0, 6)]
 
 
+@pytest.mark.parametrize("clause", ["when_matched_update_all", "when_not_matched_insert_all"])
+def test_unknown_names_in_except_cols_are_refused(tmp_path: Path, clause: str) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1], "x": [10]}))
+    merge = lakelog.open(tmp_path).merge(pl.DataFrame({"id": [1], "y": [5]}), "id")
+    with pytest.raises(InvalidInputError, match="have no column 'typo'") as error:
+        getattr(merge, clause)(except_cols=["X", "Y", "typo"]).execute()
+    assert error.value.column == "typo"
+
+
 @pytest.mark.parametrize(
     ("clause", "given"),
     [

@@ -36,7 +36,7 @@ from lakelog.data.conform import (
     unknown_column,
 )
 from lakelog.data.files import ReadPlan
-from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
+from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition, require_known
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
@@ -214,6 +214,8 @@ class Merge:
         ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
         on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
+        skipped = [name for each in self._clauses for name in each.skipped]
+        require_known(skipped, commit.snapshot.schema.names, incoming.schema.names)
         known = {name.lower() for name in commit.snapshot.schema.names}
         assigned = self._assigned(incoming.schema)
         if self._options.schema_mode == "merge":

@@ -9,7 +9,7 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -93,6 +93,19 @@ class MergeCondition:
             frozenset(_fields(tree_of(where), target.names)),
             reduce(lambda a, b: a & b, plain) if plain else None,
         )
+
+
+def require_known(except_cols: Iterable[str], target: Sequence[str], source: Sequence[str]) -> None:
+    """Refuse names, in any case, that are columns of neither side."""
+    known = {name.lower() for name in (*target, *source)}
+    for name in except_cols:
+        if name.lower() not in known:
+            raise InvalidInputError(
+                f"except_cols: source and target of the merge have no column {name!r}",
+                column=name,
+                expected=", ".join(source),
+                found=name,
+            )
 
 
 @dataclass(frozen=True)
