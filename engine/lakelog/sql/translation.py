@@ -42,13 +42,13 @@ from lakelog.model.contract import (
     to_polars,
 )
 from lakelog.skipping.prune import row_wise
+from lakelog.sql import decimals
 from lakelog.sql.functions import call, is_like, moved, part_of_time
 from lakelog.sql.values import (
     BINARY,
     BOOLEAN,
     BYTE,
     DATE,
-    DECIMAL_DIGITS,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -68,7 +68,6 @@ from lakelog.sql.values import (
     common_type,
     comparable,
     constant,
-    decimal_rest,
     is_integral,
     is_number,
     literal_as,
@@ -76,8 +75,6 @@ from lakelog.sql.values import (
     overflow,
     quotient,
     rest_by_literal,
-    rounded,
-    sum_type,
     type_name,
     typed,
     whole,
@@ -290,7 +287,7 @@ class Translation:
             type_ = common_type(a.type, b.type)
             assert type_ is not None
             wide = pl.Int64 if self.exact and type_ != LONG else pl.Int128
-            compute = _ARITHMETIC[operator]
+            compute = decimals.ARITHMETIC[operator]
             if not (self.exact or all(v.is_literal or v.expr.meta.is_column() for v in (a, b))):
                 near = compute(a.expr.cast(pl.Float64), b.expr.cast(pl.Float64)).abs()
                 self.refuse_if(RowError(near >= 2.0**126, "an overflow of a whole number"))
@@ -299,12 +296,12 @@ class Translation:
         if Decimal in kinds and all(
             isinstance(v.type, Decimal) or is_integral(v.type) for v in (a, b)
         ):
-            return self._decimal(operator, a, b)
+            return decimals.combined(self, operator, a, b)
         if DOUBLE in {a.type, b.type} or (FLOAT in {a.type, b.type} and Decimal in kinds):
             x, y = (self.cast(v, DOUBLE) for v in (a, b))
-            return Value(_ARITHMETIC[operator](x.expr, y.expr), DOUBLE)
+            return Value(decimals.ARITHMETIC[operator](x.expr, y.expr), DOUBLE)
         if a.type == b.type == FLOAT:
-            return Value(_ARITHMETIC[operator](a.expr, b.expr), FLOAT)
+            return Value(decimals.ARITHMETIC[operator](a.expr, b.expr), FLOAT)
         if not self.exact and is_number(a) and is_number(b):
             return self.arithmetic(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
@@ -322,61 +319,16 @@ class Translation:
             return Value(-value.expr, value.type)
         raise UnsupportedExpressionError(f"-{type_name(value.type)}")
 
-    def _decimal(self, operator: str, a: Value, b: Value) -> Value:
-        (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
-        if operator == "*":
-            type_ = Decimal(left.precision + right.precision + 1, left.scale + right.scale)
-            most, scales = type_.precision + right.scale, (type_.scale, right.scale)
-            if most > MOST_DIGITS and not self.exact:  # rounded to the places of Spark, or more
-                places = MOST_DIGITS - (type_.precision - type_.scale)
-                type_ = Decimal(MOST_DIGITS, max(places, left.scale, right.scale))
-                scales = (type_.scale, right.scale)
-        else:
-            type_ = sum_type(left, right)
-            most, scales = type_.precision, (type_.scale, type_.scale)
-        if most > MOST_DIGITS and self.exact:
-            raise UnsupportedExpressionError(
-                f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
-            )
-        type_ = Decimal(min(type_.precision, MOST_DIGITS), type_.scale)
-        x, y = (
-            v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True)
-        )
-        result = _ARITHMETIC[operator](x, y)
-        return Value(result.cast(pl.Decimal(type_.precision, type_.scale)), type_)
-
-    def _as_decimal(self, value: Value) -> tuple[Value, Decimal]:
-        if isinstance(value.type, Decimal):
-            return value, value.type
-        digits = DECIMAL_DIGITS[value.type.name]  # type: ignore[union-attr]
-        if value.literal is not None:
-            digits = len(str(abs(value.literal)))
-        type_ = Decimal(digits, 0)
-        return self.cast(value, type_), type_
-
     def divided(self, a: Value, b: Value) -> Value:
         """A / b, of which Spark makes doubles unless both are decimals."""
         if not (is_number(a) and is_number(b)):
             raise UnsupportedExpressionError(f"{type_name(a.type)} / {type_name(b.type)}")
         kinds = {type(a.type), type(b.type)}
         if Decimal in kinds and not {a.type, b.type} & {DOUBLE, FLOAT, VOID}:
-            return self._decimal_division(a, b)
+            return decimals.divided(self, a, b)
         x, y = self.cast(a, DOUBLE).expr, self.cast(b, DOUBLE).expr
         self.refuse_if(RowError(y == 0, "a division by zero"))
         return Value(quotient(x, y), DOUBLE)
-
-    def _decimal_division(self, a: Value, b: Value) -> Value:
-        if self.exact:
-            raise UnsupportedExpressionError("a division of decimals")
-        (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
-        whole_digits = left.precision - left.scale + right.scale
-        scale = min(max(6, left.scale + right.precision + 1), max(6, MOST_DIGITS - whole_digits))
-        type_ = Decimal(MOST_DIGITS, scale)
-        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
-        divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
-        more = max(0, min(6, MOST_DIGITS - whole_digits - scale))  # Polars rounds a half to even
-        found = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
-        return Value(rounded(found, type_), type_)
 
     def whole_division(self, operator: str, a: Value, b: Value) -> Value:
         """``DIV``, ``%`` and ``pmod`` of whole numbers."""
@@ -385,7 +337,7 @@ class Translation:
         if not self.exact and operator != "div" and {a.type, b.type} & {DOUBLE, FLOAT}:
             return self._float_rest(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         if not self.exact and operator != "div" and isinstance(type_, Decimal):
-            return self._decimal_rest(operator, a, b)
+            return decimals.rest(self, operator, a, b)
         if not (is_integral(a.type) and is_integral(b.type)) or type_ is None:
             raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
         is_long = self.exact or (a.computed is not None and a.computed.meta.is_column())
@@ -401,11 +353,6 @@ class Translation:
             positive = ((rest + y).abs() % y.abs()) * (rest + y).sign()
             rest = pl.when(rest < 0).then(positive).otherwise(rest)
         return self.whole(rest, type_)
-
-    def _decimal_rest(self, operator: str, a: Value, b: Value) -> Value:
-        (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
-        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
-        return decimal_rest(operator, (a.expr, left), (b.expr, right))
 
     def _float_rest(self, operator: str, a: Value, b: Value) -> Value:
         if b.literal is None or math.frexp(abs(b.literal))[0] not in {0, 0.5}:
@@ -482,11 +429,6 @@ def _as_text(value: Value, other: Value) -> Value:
     return constant(str(literal).lower())
 
 
-_ARITHMETIC: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-}
 _COMPARISONS: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     "EQ": lambda a, b: a == b,
     "NEQ": lambda a, b: a != b,
@@ -554,7 +496,7 @@ def _binary(operator: str) -> Callable[[Translation, Any], Value]:
             if operator in {"+", "-"} and type(interval).__name__ == "Interval":
                 return moved(self, operator, self.value(time), interval)
         a, b = (self.value(side) for side in sides)
-        if operator in _ARITHMETIC:
+        if operator in decimals.ARITHMETIC:
             return self.arithmetic(operator, a, b)
         return self.divided(a, b) if operator == "/" else self.whole_division(operator, a, b)
 

@@ -201,12 +201,6 @@ def common_type(a: DataType, b: DataType, *, exact: bool = True) -> DataType | N
     return None
 
 
-def sum_type(a: Decimal, b: Decimal) -> Decimal:
-    """The type of a sum or difference of decimals, which may have too many digits."""
-    whole_digits = max(a.precision - a.scale, b.precision - b.scale)
-    return Decimal(whole_digits + max(a.scale, b.scale) + 1, max(a.scale, b.scale))
-
-
 def _decimal_of(type_: DataType) -> Decimal | None:
     if isinstance(type_, Decimal):
         return type_
@@ -412,21 +406,6 @@ def round_double(number: pl.Expr, places: int) -> pl.Expr:
     )
     is_whole = ~(number.abs() < 10**whole_digits)  # or NaN
     return pl.when(is_whole).then(number).otherwise(pl.coalesce(found).cast(pl.Float64))
-
-
-def decimal_rest(operator: str, a: tuple[pl.Expr, Decimal], b: tuple[pl.Expr, Decimal]) -> Value:
-    """``%`` or ``pmod`` of decimals; null if the divisor is 0, which Polars refuses in any row."""
-    (x, left), (y, right) = a, b
-    scale = max(left.scale, right.scale)
-    digits = min(left.precision - left.scale, right.precision - right.scale) + scale
-    wide = pl.Decimal(MOST_DIGITS, scale)
-    x, y = x.cast(wide), y.cast(wide)
-    rest = x.abs() % pl.when(y != 0).then(y.abs())
-    negative = pl.lit(0, wide) - rest
-    if operator == "pmod":
-        negative = pl.when((rest > 0) & (y > 0)).then(y - rest).otherwise(negative)
-    rest = pl.when(x < 0).then(negative).otherwise(rest)
-    return Value(rest.cast(pl.Decimal(digits, scale)), Decimal(digits, scale))
 
 
 def rounded(number: pl.Expr, type_: Decimal) -> pl.Expr:

@@ -1,0 +1,107 @@
+"""Arithmetic of decimals, with the types and the rounding of Spark SQL.
+
+Source: Spark SQL reference, Decimal precision and scale of arithmetic operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from lakelog.model.contract import Decimal
+from lakelog.sql.values import (
+    DECIMAL_DIGITS,
+    MOST_DIGITS,
+    RowError,
+    UnsupportedExpressionError,
+    Value,
+    rounded,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from lakelog.sql.translation import Translation
+
+ARITHMETIC: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+}
+
+
+def combined(self: Translation, operator: str, a: Value, b: Value) -> Value:
+    """A + b, a - b, a * b."""
+    (a, left), (b, right) = _as_decimal(self, a), _as_decimal(self, b)
+    if operator == "*":
+        type_ = Decimal(left.precision + right.precision + 1, left.scale + right.scale)
+        most, scales = type_.precision + right.scale, (type_.scale, right.scale)
+        if most > MOST_DIGITS and not self.exact:  # rounded to the places of Spark, or more
+            places = MOST_DIGITS - (type_.precision - type_.scale)
+            type_ = Decimal(MOST_DIGITS, max(places, left.scale, right.scale))
+            scales = (type_.scale, right.scale)
+    else:
+        type_ = _sum_type(left, right)
+        most, scales = type_.precision, (type_.scale, type_.scale)
+    if most > MOST_DIGITS and self.exact:
+        raise UnsupportedExpressionError(
+            f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
+        )
+    type_ = Decimal(min(type_.precision, MOST_DIGITS), type_.scale)
+    x, y = (v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True))
+    result = ARITHMETIC[operator](x, y)
+    return Value(result.cast(pl.Decimal(type_.precision, type_.scale)), type_)
+
+
+def divided(self: Translation, a: Value, b: Value) -> Value:
+    """A / b."""
+    if self.exact:
+        raise UnsupportedExpressionError("a division of decimals")
+    (a, left), (b, right) = _as_decimal(self, a), _as_decimal(self, b)
+    whole_digits = left.precision - left.scale + right.scale
+    scale = min(max(6, left.scale + right.precision + 1), max(6, MOST_DIGITS - whole_digits))
+    type_ = Decimal(MOST_DIGITS, scale)
+    self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+    divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
+    more = max(0, min(6, MOST_DIGITS - whole_digits - scale))  # Polars rounds a half to even
+    found = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
+    return Value(rounded(found, type_), type_)
+
+
+def rest(self: Translation, operator: str, a: Value, b: Value) -> Value:
+    """``%`` and ``pmod``."""
+    (a, left), (b, right) = _as_decimal(self, a), _as_decimal(self, b)
+    self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+    return _rest(operator, (a.expr, left), (b.expr, right))
+
+
+def _rest(operator: str, a: tuple[pl.Expr, Decimal], b: tuple[pl.Expr, Decimal]) -> Value:
+    """``%`` or ``pmod`` of decimals; null if the divisor is 0, which Polars refuses in any row."""
+    (x, left), (y, right) = a, b
+    scale = max(left.scale, right.scale)
+    digits = min(left.precision - left.scale, right.precision - right.scale) + scale
+    wide = pl.Decimal(MOST_DIGITS, scale)
+    x, y = x.cast(wide), y.cast(wide)
+    rest = x.abs() % pl.when(y != 0).then(y.abs())
+    negative = pl.lit(0, wide) - rest
+    if operator == "pmod":
+        negative = pl.when((rest > 0) & (y > 0)).then(y - rest).otherwise(negative)
+    rest = pl.when(x < 0).then(negative).otherwise(rest)
+    return Value(rest.cast(pl.Decimal(digits, scale)), Decimal(digits, scale))
+
+
+def _sum_type(a: Decimal, b: Decimal) -> Decimal:
+    """The type of a sum or difference of decimals, which may have too many digits."""
+    whole_digits = max(a.precision - a.scale, b.precision - b.scale)
+    return Decimal(whole_digits + max(a.scale, b.scale) + 1, max(a.scale, b.scale))
+
+
+def _as_decimal(self: Translation, value: Value) -> tuple[Value, Decimal]:
+    if isinstance(value.type, Decimal):
+        return value, value.type
+    digits = DECIMAL_DIGITS[value.type.name]  # type: ignore[union-attr]
+    if value.literal is not None:
+        digits = len(str(abs(value.literal)))
+    type_ = Decimal(digits, 0)
+    return self.cast(value, type_), type_
