@@ -459,6 +459,33 @@ def test_condition_that_cannot_be_computed_is_refused_with_the_part(
         lakelog.open(tmp_path / "t").to_polars(text)
 
 
+TINY = pl.DataFrame(
+    {"id": [1, 2, 3], "a": ["0.0000001", "1.5", None], "b": ["0.0000001", "-64", "0"]}
+).with_columns(pl.col("a", "b").cast(pl.Decimal(38, 18)))
+
+
+@pytest.mark.parametrize(
+    ("text", "matching"),
+    [
+        ("a / b = 1", [1]),
+        ("a / b = -0.023438", [2]),  # the half of the last place is rounded away from zero
+    ],
+)
+def test_arithmetic_of_decimals_rounds_the_exact_result(text: str, matching: list[int]) -> None:
+    where = condition(text, struct_of(TINY.schema), NOW_US)
+    assert where is not None
+    assert TINY.filter(where)["id"].to_list() == matching
+
+
+def test_decimals_whose_quotient_needs_more_digits_are_refused(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"a": ["90000000000000000000", "1"], "b": ["3", "7"]})
+    lakelog.write(tmp_path / "t", rows.cast(pl.Decimal(38, 18)))
+    table = lakelog.open(tmp_path / "t")
+    with pytest.raises(InvalidInputError, match="dividend has over 38 digits"):
+        table.to_polars("a / b > 1")
+    assert table.to_polars("a < 2 AND a / b > 0.1").height == 1
+
+
 @pytest.mark.parametrize("divisor", ["10", "3D", "nullif(7, 0)", "abs(-100)", "0.1D"])
 def test_quotients_of_doubles_are_exact(divisor: str) -> None:
     numbers = [k / 100 for k in range(-1000, 1000, 7)]

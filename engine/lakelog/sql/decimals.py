@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from lakelog.model.contract import Decimal
+from lakelog.model.contract import Decimal, to_polars
 from lakelog.sql.values import (
     DECIMAL_DIGITS,
     MOST_DIGITS,
     RowError,
     UnsupportedExpressionError,
     Value,
-    rounded,
     type_name,
 )
 
@@ -62,11 +61,23 @@ def divided(self: Translation, a: Value, b: Value) -> Value:
     whole_digits = left.precision - left.scale + right.scale
     scale = min(max(6, left.scale + right.precision + 1), max(6, MOST_DIGITS - whole_digits))
     type_ = Decimal(MOST_DIGITS, scale)
-    self.refuse_if(RowError(b.expr == 0, "a division by zero"))
-    divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
-    more = max(0, min(6, MOST_DIGITS - whole_digits - scale))  # Polars rounds a half to even
-    found = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
-    return Value(rounded(found, type_), type_)
+    self.refuse_if(RowError((b.expr == 0) & a.expr.is_not_null(), "a division by zero"))
+    # The quotient of the unscaled numbers, because Polars rounds the dividend first.
+    more = right.scale - left.scale + scale
+    x, y = _unscaled(a, left), _unscaled(b, right)
+    fits = x.abs() < pl.lit(10 ** max(0, MOST_DIGITS - more), pl.Int128)
+    reason = f"a division of decimals whose dividend has over {MOST_DIGITS} digits with the places "
+    self.refuse_if(RowError(~fits & y.is_not_null(), f"{reason}of the quotient ({scale})"))
+    x = pl.when(fits).then(x * pl.lit(10 ** min(MOST_DIGITS, more), pl.Int128))
+    y = pl.when(y != 0).then(y)
+    whole, size = x.abs() // y.abs(), y.abs()
+    left_over = x.abs() - whole * size
+    whole += (left_over >= size - left_over).cast(pl.Int128)
+    return Value((whole * x.sign() * y.sign()).reinterpret(dtype=to_polars(type_)), type_)
+
+
+def _unscaled(value: Value, type_: Decimal) -> pl.Expr:
+    return value.expr.cast(pl.Decimal(MOST_DIGITS, type_.scale)).reinterpret(dtype=pl.Int128)
 
 
 def rest(self: Translation, operator: str, a: Value, b: Value) -> Value:
