@@ -469,6 +469,8 @@ TINY = pl.DataFrame(
     [
         ("a / b = 1", [1]),
         ("a / b = -0.023438", [2]),  # the half of the last place is rounded away from zero
+        ("id = 1 AND a * 0.000000000005 = 0.000000000000000001", [1]),
+        ("id = 1 AND a * -0.000000000005 = -0.000000000000000001", [1]),
     ],
 )
 def test_arithmetic_of_decimals_rounds_the_exact_result(text: str, matching: list[int]) -> None:

@@ -49,8 +49,21 @@ def combined(self: Translation, operator: str, a: Value, b: Value) -> Value:
         )
     type_ = Decimal(min(type_.precision, MOST_DIGITS), type_.scale)
     x, y = (v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True))
-    result = ARITHMETIC[operator](x, y)
-    return Value(result.cast(pl.Decimal(type_.precision, type_.scale)), type_)
+    result = ARITHMETIC[operator](x, y).cast(to_polars(type_))
+    lost = left.scale + right.scale - type_.scale if operator == "*" else 0
+    if lost > 0:
+        number = _ties_away(result, _unscaled(a, left), _unscaled(b, right), lost)
+        result = number.reinterpret(dtype=to_polars(type_))
+    return Value(result, type_)
+
+
+def _ties_away(product: pl.Expr, x: pl.Expr, y: pl.Expr, places: int) -> pl.Expr:
+    """A product of unscaled numbers that Polars rounded by some places, with halves to even."""
+    number, sign = product.reinterpret(dtype=pl.Int128), x.sign() * y.sign()
+    # Each product may wrap around, but their difference is at most half of the last place.
+    difference = (x * y - number * pl.lit(10**places, pl.Int128)) * sign
+    is_tie = difference == pl.lit(5 * 10 ** (places - 1), pl.Int128)
+    return number + pl.when(is_tie).then(sign).otherwise(pl.lit(0, pl.Int128))
 
 
 def divided(self: Translation, a: Value, b: Value) -> Value:
