@@ -133,7 +133,7 @@ def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) ->
         table.alter.rename_column("number", "PART")
 
 
-@pytest.mark.parametrize("wider", [pl.Int64, pa.int64(), "long", "decimal(20,2)", "double"])
+@pytest.mark.parametrize("wider", [pl.Int64, pa.int64(), "long", "BIGINT", "decimal(20,2)", "double"])
 def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
     table = new_table(tmp_path)
     with pytest.raises(SchemaEvolutionError) as caught:
@@ -147,8 +147,9 @@ def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
     assert rows(table)[0]["s"] == {"a": 1, "b": "t"}
     with pytest.raises(SchemaEvolutionError, match="not wider"):
         table.alter.widen_column("p", "long")
-    with pytest.raises(InvalidInputError):
-        table.alter.widen_column("id", 5)
+    for unknown in (5, "longer"):
+        with pytest.raises(InvalidInputError, match="invalid type"):
+            table.alter.widen_column("id", unknown)
 
 
 def test_columns_in_lists_and_maps_are_changed(tmp_path: Path) -> None:

@@ -388,16 +388,24 @@ def _plain_name(name: str) -> str:
     return name
 
 
+_OF_SQL = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
+"""Names of SQL, which the log does not have."""
+
+
 def _type_of(type_: object) -> contract.DataType:
     """A type from its name, or from Polars or pyarrow."""
     if isinstance(type_, str):
-        return contract.parse_type(type_)
+        found = contract.parse_type(_OF_SQL.get(type_.lower(), type_))
+        if contract.is_known(found):
+            return found
     if isinstance(type_, pa.DataType):
         return struct_of(pa.schema([("type", type_)])).fields[0].type
     if isinstance(type_, pl.DataType | pl.datatypes.DataTypeClass):
         return struct_of({"type": type_}).fields[0].type
     raise InvalidInputError(
-        "invalid type", expected="a Polars or pyarrow type, or a type's name", found=repr(type_)
+        "invalid type",
+        expected="a Polars or pyarrow type, or the name of a type, such as 'long'",
+        found=repr(type_),
     )
 
 
