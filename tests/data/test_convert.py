@@ -104,6 +104,7 @@ def test_folders_are_partitions_with_decoded_values(tmp_path: Path) -> None:
         (2, -7, None, "é=ü"),
         (3, 2, dt.date(2026, 2, 1), None),
     ]
+    assert {name for each in stats(tmp_path).values() for name in each["nullCount"]} == {"id"}
     theirs = pl.DataFrame(deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table())
     assert theirs.sort("id").select("id", "_p", "day", "kind").rows() == rows
 

@@ -127,7 +127,7 @@ def convert(
     files, others = _listed(log)
     partitions, texts = _partitions(files["path"], partition_by)
     keys = [field.name for field in partitions.fields]
-    footers = _footers(log, files, definition.configuration or {})
+    footers = _footers(log, files, keys, definition.configuration or {})
     columns = _typed(_without(_merged(files["path"], footers), keys))
     schema = Struct((*columns.fields, *partitions.fields))
     definition = replace(definition, schema=schema, partition_by=keys, has_files=True)
@@ -204,7 +204,7 @@ def _is_hidden(entry: FileEntry) -> bool:
 
 
 def _footers(
-    log: Log, files: pl.DataFrame, configuration: Mapping[str, str | None]
+    log: Log, files: pl.DataFrame, keys: Sequence[str], configuration: Mapping[str, str | None]
 ) -> list[_Footer]:
     sources = Sources(log.reach, log.store)
 
@@ -213,7 +213,7 @@ def _footers(
         try:
             opened, _ = sources.parquet(path, size)
             try:
-                return _footer(path, opened, configuration)
+                return _footer(path, opened, keys, configuration)
             finally:
                 opened.close(force=True)
         except (pa.ArrowException, OSError, ValueError) as cause:
@@ -229,7 +229,12 @@ def _footers(
         return list(pool.map(read, files.select("path", "size").iter_rows()))
 
 
-def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | None]) -> _Footer:
+def _footer(
+    path: str,
+    file: pq.ParquetFile,
+    keys: Sequence[str],
+    configuration: Mapping[str, str | None],
+) -> _Footer:
     footer = file.metadata
     leaves = range(footer.num_columns)
     require_valid_chunks(footer, range(footer.num_row_groups), leaves)
@@ -252,7 +257,8 @@ def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | N
         raise InvalidInputError(
             cause.message, path=path, expected=cause.expected, found=cause.found
         ) from cause
-    plan = StatsPlan.of(columns.fields, configuration, "none")
+    plan = StatsPlan.of(_without(columns, keys).fields, configuration, "none")
+    plan = plan.only(columns.fields, "none")  # with the positions in the file
     plan = replace(plan, leaves=tuple(leaf for leaf in plan.leaves if leaf.type != contract.VOID))
     nullable = Struct(tuple(map(contract.nullable, columns.fields)))
     return _Footer(nullable, footer.num_rows, footer_statistics(plan, footer))
