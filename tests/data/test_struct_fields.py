@@ -352,6 +352,18 @@ def test_literals_are_cast_without_loss_also_in_maps(
     assert table.to_polars().rows() == [(1, None, None)]
 
 
+def test_python_floats_are_floats_of_the_column(tmp_path: Path) -> None:
+    float_ = pl.Float32()
+    schema = {"id": pl.Int64(), "f": float_, "s": pl.Struct({"f": float_})}
+    table = lakelog.create(tmp_path / "t", schema, upkeep=False)
+    table.append(pl.DataFrame({"id": [1], "f": [0.0], "s": [{"f": 0.0}]}, schema=schema))
+    table.update({"f": 0.1, "s.f": -0.1})
+    expected = pl.Series([0.1, -0.1], dtype=pl.Float32).to_list()
+    assert table.to_polars().select("f", pl.col("s").struct[0].alias("g")).row(0) == (*expected,)
+    with pytest.raises(InvalidInputError, match="without loss"):
+        table.update({"f": pl.lit(0.1, dtype=pl.Float64)})
+
+
 MISSING: list[tuple[pl.DataType, Any, Any]] = [
     (pl.Int64(), pd.NA, None),
     (pl.Datetime("us"), pd.NaT, None),

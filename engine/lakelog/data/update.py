@@ -294,6 +294,8 @@ def _with_fields(
     return pl.struct(fields)
 
 
+_FLOAT, _MOST = contract.Primitive("float"), float(np.finfo(np.float32).max)
+
 _NOT_LITERAL = (
     *(TypeError, ValueError, OverflowError),
     *(pa.ArrowException, pl.exceptions.PolarsError),
@@ -313,6 +315,8 @@ def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us
             array = from_python([value], wide_field(field).type)
             if isinstance(field.type, contract.Map):
                 value, dtype = dict(cast("Any", value)), pl.Series(array).dtype
+        elif isinstance(value, float) and field.type == _FLOAT and abs(value) <= _MOST:
+            dtype = pl.Float32()  # as Python has no shorter floats
         return pl.lit(value, dtype=dtype)
     except _NOT_LITERAL as cause:
         raise InvalidInputError(
