@@ -133,7 +133,9 @@ def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) ->
         table.alter.rename_column("number", "PART")
 
 
-@pytest.mark.parametrize("wider", [pl.Int64, pa.int64(), "long", "BIGINT", "decimal(20,2)", "double"])
+@pytest.mark.parametrize(
+    "wider", [pl.Int64, pa.int64(), "long", "BIGINT", "decimal(20,2)", "double"]
+)
 def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
     table = new_table(tmp_path)
     with pytest.raises(SchemaEvolutionError) as caught:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -285,6 +286,33 @@ def test_type_that_a_table_cannot_have_is_named_with_what_to_pass(
         assert error.value.column == column
         assert hint in str(error.value.hint)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pl.LazyFrame(schema={"x": pl.Int64, "z": pl.Int64}),
+        pl.LazyFrame(schema={"x": pl.String}),
+        pa.schema([("z", pa.int64())]).empty_table().to_reader(),
+        pa.schema([("x", pa.list_(pa.int64()))]).empty_table().to_reader(),
+    ],
+)
+def test_columns_of_a_stream_without_rows_are_checked(tmp_path: Path, rows: Any) -> None:
+    table = lakelog.create(tmp_path, {"x": pl.Int64}, upkeep=False)
+    with pytest.raises(InvalidInputError, match=r"no column 'z'|has another type"):
+        table.append(rows)
+
+
+def test_periods_of_pandas_are_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": pd.period_range("2020-01", periods=2, freq="M")})
+    table = lakelog.create(tmp_path / "t", {"x": pl.Int64}, upkeep=False)
+    new = partial(lakelog.write, tmp_path / "new")
+    for write in (table.append, new):
+        with pytest.raises(InvalidInputError, match="periods") as error:
+            write(frame)
+        assert "to_timestamp" in str(error.value.hint)
+    assert not (tmp_path / "new" / "_delta_log").exists()
+    new(frame.assign(x=frame["x"].dt.to_timestamp()))
 
 
 def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -55,7 +56,8 @@ _BATCH_ROWS = 1 << 20
 @dataclass(frozen=True)
 class Incoming:
     """Rows to be written, which may be taken once; `again` is an object with the same rows, unless
-    the caller's may be read only once too.
+    the caller's may be read only once too. A stream begins with a batch without rows, so that its
+    columns are checked even if it has no other.
     """
 
     schema: pa.Schema
@@ -76,7 +78,7 @@ class Incoming:
             schema = rows.collect_schema()
             empty = pl.DataFrame(schema=schema)
             batches = rows.collect_batches(chunk_size=_BATCH_ROWS, lazy=True)
-            return Incoming(_arrow_schema(empty), iter(batches), rows)
+            return Incoming(_arrow_schema(empty), chain([empty], batches), rows)
         if isinstance(rows, pl.DataFrame):
             return Incoming(_arrow_schema(rows), iter([rows]), rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
@@ -113,7 +115,9 @@ class Incoming:
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = contract.schema_without_metadata(reader.schema)
-        return Incoming(schema, map(require_valid, map(without_metadata, reader)))
+        batches = map(require_valid, map(without_metadata, reader))
+        empty = pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        return Incoming(schema, chain([empty], batches))
 
 
 def has_equivalent(type_: pa.DataType) -> bool:
@@ -468,6 +472,14 @@ def _is_encoded(type_: pa.DataType) -> bool:
 def _decoded(array: pa.Array, type_: DataType, path: str) -> pa.Array:
     """The values of an encoded array."""
     if isinstance(array, pa.ExtensionArray):
+        if array.type.extension_name == "pandas.period":
+            raise InvalidInputError(
+                f"the column {path!r} has periods of pandas, whose numbers alone have no meaning",
+                column=path,
+                expected="times or texts",
+                found=str(array.type),
+                hint="convert them with pandas: .dt.to_timestamp() or .astype(str)",
+            )
         return array.storage
     if pa.types.is_run_end_encoded(array.type):
         # Arrow's own function does not decode all types, and nothing decodes one slice only.
