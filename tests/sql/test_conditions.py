@@ -488,6 +488,17 @@ def test_decimals_whose_quotient_needs_more_digits_are_refused(tmp_path: Path) -
     assert table.to_polars("a < 2 AND a / b > 0.1").height == 1
 
 
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.Float64, pl.Decimal(10, 2)])
+def test_null_divided_by_zero_is_null(dtype: pl.DataType) -> None:
+    rows = pl.DataFrame({"a": [None, 4], "b": [0, 2]}, schema={"a": dtype, "b": dtype})
+    texts = ["a / b = 2", "a % 2 = 0"]
+    texts += ["a % b = 0"] * (dtype != pl.Float64) + ["a DIV b = 2"] * (dtype == pl.Int64)
+    for text in texts:
+        where = condition(text, struct_of(rows.schema), NOW_US)
+        assert where is not None
+        assert rows.filter(where).height == 1
+
+
 @pytest.mark.parametrize("divisor", ["10", "3D", "nullif(7, 0)", "abs(-100)", "0.1D"])
 def test_quotients_of_doubles_are_exact(divisor: str) -> None:
     numbers = [k / 100 for k in range(-1000, 1000, 7)]

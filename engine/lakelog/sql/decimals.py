@@ -17,6 +17,7 @@ from lakelog.sql.values import (
     RowError,
     UnsupportedExpressionError,
     Value,
+    division_by_zero,
     type_name,
 )
 
@@ -74,7 +75,7 @@ def divided(self: Translation, a: Value, b: Value) -> Value:
     whole_digits = left.precision - left.scale + right.scale
     scale = min(max(6, left.scale + right.precision + 1), max(6, MOST_DIGITS - whole_digits))
     type_ = Decimal(MOST_DIGITS, scale)
-    self.refuse_if(RowError((b.expr == 0) & a.expr.is_not_null(), "a division by zero"))
+    self.refuse_if(division_by_zero(a.expr, b.expr))
     # The quotient of the unscaled numbers, because Polars rounds the dividend first.
     more = right.scale - left.scale + scale
     x, y = _unscaled(a, left), _unscaled(b, right)
@@ -96,7 +97,7 @@ def _unscaled(value: Value, type_: Decimal) -> pl.Expr:
 def rest(self: Translation, operator: str, a: Value, b: Value) -> Value:
     """``%`` and ``pmod``."""
     (a, left), (b, right) = _as_decimal(self, a), _as_decimal(self, b)
-    self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+    self.refuse_if(division_by_zero(a.expr, b.expr))
     return _rest(operator, (a.expr, left), (b.expr, right))
 
 

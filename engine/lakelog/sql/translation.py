@@ -68,6 +68,7 @@ from lakelog.sql.values import (
     common_type,
     comparable,
     constant,
+    division_by_zero,
     is_integral,
     is_number,
     literal_as,
@@ -327,7 +328,7 @@ class Translation:
         if Decimal in kinds and not {a.type, b.type} & {DOUBLE, FLOAT, VOID}:
             return decimals.divided(self, a, b)
         x, y = self.cast(a, DOUBLE).expr, self.cast(b, DOUBLE).expr
-        self.refuse_if(RowError(y == 0, "a division by zero"))
+        self.refuse_if(division_by_zero(x, y))
         return Value(quotient(x, y), DOUBLE)
 
     def whole_division(self, operator: str, a: Value, b: Value) -> Value:
@@ -344,7 +345,7 @@ class Translation:
         if operator == "%" and is_long and b.literal and abs(b.literal) < 1 << 63:
             return rest_by_literal(a, b.literal, type_ if self.exact else LONG)
         x, y = a.expr.cast(pl.Int128), b.expr.cast(pl.Int128)
-        self.refuse_if(RowError(y == 0, "a division by zero"))
+        self.refuse_if(division_by_zero(x, y))
         if operator == "div":
             return self.whole((x.abs() // y.abs()) * x.sign() * y.sign(), LONG)
         rest = (x.abs() % y.abs()) * x.sign()
@@ -360,7 +361,7 @@ class Translation:
             raise UnsupportedExpressionError(
                 f"double {operator} a value other than 1, 2, 4 and so on"
             )
-        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+        self.refuse_if(division_by_zero(a.expr, b.expr))
         rest = (a.expr.abs() % b.expr.abs()) * a.expr.sign()
         if operator == "pmod":
             rest = pl.when(rest < 0).then((rest + b.expr) % b.expr).otherwise(rest)

@@ -386,6 +386,11 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     return found
 
 
+def division_by_zero(dividend: pl.Expr, divisor: pl.Expr) -> RowError:
+    """Rows that are divided by zero; a null dividend gives null."""
+    return RowError((divisor == 0) & dividend.is_not_null(), "a division by zero")
+
+
 def quotient(a: pl.Expr, b: pl.Expr) -> pl.Expr:
     """A / b of doubles. The divisor is made a column: Polars multiplies a column by the reciprocal
     of a single divisor, which is not exact.
