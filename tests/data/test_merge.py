@@ -417,6 +417,23 @@ def test_source_column_of_another_type_is_not_assigned(
         merge.execute()
 
 
+def test_whole_keys_that_the_target_cannot_have_match_nothing(tmp_path: Path) -> None:
+    types = {"a": pl.Int64(), "b": pl.Int16(), "v": pl.Int64()}
+    table = lakelog.create(tmp_path, types, upkeep=False)
+    table.append(pl.DataFrame({"a": [7, 100_000], "b": [7, 8], "v": [0, 0]}, schema=types))
+    source = pl.DataFrame({"b": [7, 100_000], "x": [7, 100_000], "v": [1, 2]})
+    for on in ("b", {"b": "x"}, {"a": "x", "b": "x"}, "target.b = source.x"):
+        table.update({"v": 0})
+        merge = table.merge(source, on).when_matched_update({"v": "source.v"})
+        assert merge.execute().num_updated_rows == 1
+        assert table.to_polars().sort("a")["v"].to_list() == [1, 0]
+    upsert = table.merge(source.select("b", "v"), "b").when_matched_update_all()
+    assert upsert.execute().num_updated_rows == 1
+    with pytest.raises(InvalidInputError, match="without loss"):
+        table.upsert(source.select("b", "v"), "b")
+    table.upsert(source.select("b", "v")[:1], "b")
+
+
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
 def test_keys_are_equal_as_in_conditions(tmp_path: Path, others: list[float]) -> None:
     nan = float("nan")

@@ -36,7 +36,7 @@ from lakelog.data.conform import (
     unknown_column,
 )
 from lakelog.data.files import ReadPlan
-from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition, require_known
+from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition, are_whole, require_known
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
@@ -331,6 +331,8 @@ class _Source:
             ours: given_part(of_target[name], given[ours])
             for ours, name in names.items()
             if name in of_target and (ours in taken or not has_equivalent(given[ours]))
+            # A key too large for the target's type matches nothing.
+            if not (ours in keys.values() and are_whole(of_target[name], given[ours]))
         }
         for name, ours in keys.items():
             key = contract.Field(ours, of_target[name.lower()])
@@ -363,13 +365,6 @@ class _Source:
     def height(self) -> int:
         """The number of rows."""
         return int(self.starts[-1])
-
-    def keys(self, keys: Mapping[str, str]) -> pl.DataFrame:
-        """The keys without nulls, named as in the target, and the number of the row."""
-        found = pl.concat(
-            [pl.DataFrame([f[s].alias(t) for t, s in keys.items()]) for f in self.frames]
-        )
-        return found.with_row_index(_S).drop_nulls()
 
     def gather(self, numbers: NDArray[np.int64]) -> pl.DataFrame:
         """Rows by their numbers."""
@@ -580,7 +575,7 @@ class _Merging(Change):
         assigned = [each.assigned for each in effects if each.assigned is not None]
         updates = [each.columns for each in assigned]
         read = {*self.columns, *(name for each in updates for name in each.read)}
-        self._index = source.keys(keys)
+        self._index = on.keys_of(source.frames, schema).with_row_index(_S).drop_nulls()
         if updates and len(updates) == len(effects):
             names = frozenset(name for each in updates for name in each.assigned)
             self.updated = UpdatedColumns(

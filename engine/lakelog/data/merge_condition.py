@@ -16,10 +16,20 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
 
+from lakelog.data.conform import has_equivalent
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import as_names
-from lakelog.model.contract import Field, Struct, expression_of, tree_of
+from lakelog.model.contract import (
+    DataType,
+    Field,
+    Struct,
+    expression_of,
+    to_arrow,
+    to_polars,
+    tree_of,
+)
 from lakelog.sql.condition import condition, parts_of
 from lakelog.sql.sql_text import quoted, sql_text
 
@@ -76,6 +86,18 @@ class MergeCondition:
         )
         return orjson.dumps([text or keys]).decode()
 
+    def keys_of(self, source: Iterable[pl.DataFrame], target: Struct) -> pl.DataFrame:
+        """The keys of the source's rows as in the target; whole numbers that its type lacks, which
+        match nothing, are null.
+        """
+        types = {f.name: to_polars(f.type) for f in target.fields if f.name in self.keys}
+
+        def key(rows: pl.DataFrame, ours: str, theirs: str) -> pl.Series:
+            values = rows[theirs].alias(ours)
+            return values.cast(types[ours], strict=False) if values.dtype.is_integer() else values
+
+        return pl.concat([pl.DataFrame([key(f, *k) for k in self.keys.items()]) for f in source])
+
     def of_pairs(self, target: Struct, source: Struct, now_us: int) -> PairCondition | None:
         """The condition that pairs of rows with equal keys must satisfy; None if all match."""
         if self.text is None:
@@ -106,6 +128,12 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
                 expected=", ".join(source),
                 found=name,
             )
+
+
+def are_whole(type_: DataType, given: pa.DataType) -> bool:
+    """Whether both types have whole numbers only, and a table can have the given one."""
+    own = to_arrow(type_)
+    return bool(pa.types.is_integer(own) and pa.types.is_integer(given) and has_equivalent(given))
 
 
 @dataclass(frozen=True)
