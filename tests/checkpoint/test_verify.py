@@ -17,6 +17,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointCorruptionError, CheckpointValidationError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.model import contract
+from tests import handmade
 from tests.checkpoint.tables import (
     CLASSIC,
     EARLIER,
@@ -30,6 +31,7 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
+from tests.handmade import Handmade
 from tests.replaced_tables import WRITERS, replaced
 from tests.transaction import builders
 
@@ -148,6 +150,20 @@ def test_checkpoint_with_other_blanks_in_the_schema_is_proved(tmp_path: Path) ->
     rewrite(file, change=pl.col("schemaString").str.replace("long", "string", literal=True))
     report = verify_checkpoint(log)
     assert (report.verdict, report.reason) == ("wrong", "metaData differs")
+
+
+def test_checkpoint_with_features_in_another_order_is_proved(tmp_path: Path) -> None:
+    features = ["invariants", "appendOnly", "deletionVectors", "timestampNtz", "v2Checkpoint"]
+    lists = {"readerFeatures": features[2:], "writerFeatures": features}
+    log = Handmade(tmp_path / "t").start(handmade.protocol(3, 7, **lists))
+    metadata = handmade.metadata()
+    log.commit(1, metadata, handmade.add("a"))
+    reordered = {name: names[::-1] for name, names in lists.items()}
+    log.checkpoint(1, handmade.protocol(3, 7, **reordered), metadata, handmade.add("a"))
+    assert log.table.verify(1).verdict == "proved"
+    fewer = {**reordered, "writerFeatures": features[1:]}
+    log.checkpoint(1, handmade.protocol(3, 7, **fewer), metadata, handmade.add("a"))
+    assert log.table.verify(1).reason == "protocol differs"
 
 
 def test_checkpoint_that_cannot_be_read_is_broken(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 COPIES_DIFFER = "typed statistics differ from the JSON statistics"
 """The problem of a file whose two forms of statistics differ."""
 
+_FEATURES = ("readerFeatures", "writerFeatures")
 _SAMPLE_ROWS = 2_048
 _PARQUET_MAGIC = b"PAR1"
 _TYPED_PREFIX = "typed "
@@ -127,8 +128,10 @@ class Comparison:
             return frame
         kind = frame["actionType"][0]
         if self.alike:
-            # Another writer may space the JSON of a schema in another way.
+            # Another writer may space the JSON of a schema, and order features, in another way.
             frame = with_sorted_json(self.dialect.comparable(frame), "schemaString")
+            features = [name for name in _FEATURES if name in frame.columns]
+            frame = frame.with_columns(pl.col(features).list.unique().list.sort())
         if self.dialect.map_statistics:
             return frame
         made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
