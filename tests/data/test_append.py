@@ -703,7 +703,7 @@ def test_overwrite_keeps_the_other_rows_and_adds_the_new_ones(
     assert found.sort(*SCHEMA).equals(expected.sort(*SCHEMA))
 
 
-WIDENS = {"delta.enableTypeWidening": "true"}
+WIDENS = {"delta.enableTypeWidening": "true", "delta.feature.timestampNtz": "supported"}
 NARROW: dict[str, Any] = {
     "n": pl.Int32,
     "f": pl.Float32,
@@ -760,6 +760,11 @@ def test_schema_mode_merge_keeps_types_without_type_widening_or_under_a_rule(
     plain = lakelog.create(tmp_path / "plain", {"n": pl.Int32}, upkeep=False)
     plain.append(wide, schema_mode="merge")
     assert plain.scan().collect_schema() == {"n": pl.Int32}
+    dates = lakelog.create(
+        tmp_path / "dates", {"d": pl.Date}, configuration={"delta.enableTypeWidening": "true"}
+    )
+    with pytest.raises(InvalidInputError):  # readers would need a further feature
+        dates.append(pl.DataFrame({"d": [dt.datetime(2021, 1, 1, 1)]}), schema_mode="merge")
     ruled = lakelog.create(
         tmp_path / "ruled", {"n": pl.Int32, "m": pl.Int32}, configuration=WIDENS, upkeep=False
     )

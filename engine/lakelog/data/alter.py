@@ -41,6 +41,7 @@ from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
 _WIDENING = "delta.enableTypeWidening"
+_NTZ = contract.Primitive("timestamp_ntz")
 
 
 @checked_methods()
@@ -362,11 +363,14 @@ def _edited(
 
 def widened(snapshot: LogSnapshot, rows: contract.Struct) -> contract.Struct:
     """The table's schema with the wider types of rows if Type Widening is on, except of columns
-    that must not change, because something refers to them (Delta Lake, automatic type widening).
+    that must not change, because something refers to them, and without a further feature (Delta
+    Lake, automatic type widening).
     """
     metadata, table = snapshot.metadata, snapshot.table_configuration
     schema = metadata.schema
     for column, type_ in schema_edits.wider_types(schema, rows):
+        if type_ == _NTZ and not table.supports("timestampNtz"):
+            continue
         wider = schema_edits.widen_field(schema, column, type_)
         new = replace(metadata, schema_string=schema_text(wider))
         with suppress(SchemaEvolutionError):

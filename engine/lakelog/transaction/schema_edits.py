@@ -144,8 +144,7 @@ def wider_types(
     table: DataType, rows: DataType, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, DataType]]:
     """Columns that rows have with a wider type, for `widen_field`. Whole numbers are not widened to
-    decimals or floats, as in Delta Lake's schema evolution; nor are fields of structs whose path
-    has a name with a dot.
+    decimals or floats, nor fields of structs whose path has a name with a dot.
     """
     match table, rows:
         case Struct(fields), Struct():
