@@ -428,7 +428,16 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
                     r"\Qa",
                     r"\p{Lower}",
                 ),
-                *(r"[^\D]", r"\b{start}", r"[\n-\s]", "(?i)é", "(?=a)", "[]a]"),
+                *(
+                    r"[^\D]",
+                    r"\b{start}",
+                    r"[\n-\s]",
+                    "(?i)é",
+                    r"(?i)\xe9",
+                    r"(?i)\u00e9",
+                    "(?=a)",
+                    "[]a]",
+                ),
             )
         ],
         ("huge * huge > 0.5", "an overflow of decimal"),

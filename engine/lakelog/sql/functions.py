@@ -597,7 +597,8 @@ def _as_in_java(pattern: str) -> tuple[str, bool]:
         escaped = text[1:] if kind == "escape" else ""
         is_negated = escaped in {"D", "S", "W"} or (kind == "open" and text == "[^")
         refused = kind in {"open", "set"} if in_set else kind in {"twice", "flags"}
-        refused |= folds and (is_negated or escaped[:1] in {"p", "P"} or not text.isascii())
+        # An escaped code may be of a letter beyond ASCII.
+        refused |= folds and (is_negated or escaped[:1] in {*"pPxu"} or not text.isascii())
         refused |= (in_set and is_negated) or (kind == "open" and following == "]")
         if kind == "open":
             in_set = True
