@@ -451,6 +451,7 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("n < 1e400", "the number 1e400"),
         ("EXTRACT(upper FROM s) = 'A'", "the part upper of a time"),
         ("CAST(n AS DOUBLE) % 3 = 1", "a value other than 1, 2, 4"),
+        ("CAST(n AS DOUBLE) % 0.25D = 0", "a value other than 1, 2, 4"),
         ("CAST(n * 1e9 AS STRING) = '1E9'", "a double that Spark writes with an exponent"),
         ("TRY_CAST(concat('2026-1-', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
         ("nothing = 1", "SQL text uses a column that the table does not have"),

@@ -356,8 +356,10 @@ class Translation:
         return self.whole(rest, type_)
 
     def _float_rest(self, operator: str, a: Value, b: Value) -> Value:
-        if b.literal is None or math.frexp(abs(b.literal))[0] not in {0, 0.5}:
-            # Polars computes the rest from a rounded quotient: exact only for powers of two.
+        size = None if b.literal is None else abs(b.literal)
+        if size is None or (size != 0 and (size < 1 or math.frexp(size)[0] != 0.5)):
+            # Polars computes the rest from a rounded quotient: exact only for powers of two. That
+            # of a fraction may overflow.
             raise UnsupportedExpressionError(
                 f"double {operator} a value other than 1, 2, 4 and so on"
             )
