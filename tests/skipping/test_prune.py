@@ -547,6 +547,12 @@ def test_absent_or_damaged_statistics_never_prune(text: str | None, where: pl.Ex
     assert keep(where, [{}], [text]) == [True]
 
 
+def test_least_text_that_ends_in_half_a_character_never_prunes() -> None:
+    cut = "k" * 31 + "\ufffd"
+    for text, kept in (("k" * 31 + "é", True), ("k" * 30, False)):
+        assert keep(s == text, [{}], [stats_text(s=(cut, cut, 0))]) == [kept]
+
+
 def test_null_count_of_an_array_never_proves_that_all_arrays_are_null() -> None:
     arrays = pl.col("l")
     text = '{"numRecords":2,"nullCount":{"l":2}}'  # two null elements

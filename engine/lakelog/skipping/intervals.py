@@ -123,6 +123,9 @@ def from_statistics(
         # A truncated character ends up as a question mark or a replacement character.
         whole = high.str.replace(r"[?\x{FFFD}]$", "")
         cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
+    if low is not None and dtype == pl.String:  # U+FFFD is greater than most characters
+        whole = low.str.replace(r"\x{FFFD}$", "")
+        low = pl.when(low.str.len_bytes() >= _TRUNCATED_BYTES).then(whole).otherwise(low)
     if isinstance(dtype, pl.Datetime):
         if high is not None:
             # Truncated to milliseconds, or by XTable to seconds. In every case to the end of the
