@@ -368,6 +368,8 @@ ODD = pl.DataFrame(
         ("TRY_CAST(concat(n, '.445') AS DECIMAL(10,2)) = 1.45", [1]),
         ("CAST(CAST(concat(n, '.125') AS DOUBLE) AS DECIMAL(10,2)) = 1.13", [1]),
         ("(price + 1) / 64 = 0.039063", [1]),
+        ("CAST(concat(n, '0000000000000000002.5') AS DECIMAL(20,0)) = 10000000000000000003", [1]),
+        ("CAST(concat(n, '{0}2.5') AS DECIMAL(38,0)) = 1{0}3".format("0" * 36), [1]),
         ("CAST(CAST(concat(n, '.125') AS DOUBLE) AS DECIMAL(38,2)) = 1.13", [1]),
         ("CAST(price AS DECIMAL(38,18)) * CAST(price * 10 AS DECIMAL(38,18)) = 22.5", [1]),
         ("price > -1.2345678901234567890123456789", [1, 2]),

@@ -379,8 +379,12 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
         text = value.expr if value.type == STRING else value.expr.cast(pl.Float64).cast(pl.String)
         text = text.str.strip_chars(_BLANKS)
         more = min(MOST_DIGITS, type_.scale + 18)
-        wide = [pl.Decimal(MOST_DIGITS, places) for places in (more, type_.scale)]
-        found = pl.coalesce(rounded(text.cast(dtype, strict=False), type_) for dtype in wide)
+        # With as many digits as fit, a 6 in place of the 5 is rounded up.
+        up = text.str.replace(rf"^([+-]?[0-9]*\.[0-9]{{{type_.scale}}})5[0-9]*$", "${1}6")
+        found = pl.coalesce(
+            rounded(number.cast(pl.Decimal(MOST_DIGITS, places), strict=False), type_)
+            for number, places in ((text, more), (up, type_.scale))
+        )
     what = f"a {type_name(value.type)} that cannot be cast to {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
