@@ -303,6 +303,13 @@ def test_columns_of_a_stream_without_rows_are_checked(tmp_path: Path, rows: Any)
         table.append(rows)
 
 
+def test_stream_without_rows_may_have_any_type(tmp_path: Path) -> None:
+    type_ = pa.list_(pa.run_end_encoded(pa.int32(), pa.int64()))
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("x", type_)]), [])
+    report = lakelog.write(tmp_path, reader)
+    assert report.num_rows == 0
+
+
 def test_periods_of_pandas_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": pd.period_range("2020-01", periods=2, freq="M")})
     table = lakelog.create(tmp_path / "t", {"x": pl.Int64}, upkeep=False)

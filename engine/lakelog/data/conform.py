@@ -116,7 +116,7 @@ class Incoming:
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = contract.schema_without_metadata(reader.schema)
         batches = map(require_valid, map(without_metadata, reader))
-        empty = pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        empty = pa.Table.from_batches([], schema)
         return Incoming(schema, chain([empty], batches))
 
 
