@@ -124,7 +124,7 @@ def from_statistics(
         whole = high.str.replace(r"[?\x{FFFD}]$", "")
         cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
     if low is not None and dtype == pl.String:  # U+FFFD is greater than most characters
-        whole = low.str.replace(r"\x{FFFD}$", "")
+        whole = low.str.strip_suffix("\ufffd")
         low = pl.when(low.str.len_bytes() >= _TRUNCATED_BYTES).then(whole).otherwise(low)
     if isinstance(dtype, pl.Datetime):
         if high is not None:
