@@ -147,7 +147,16 @@ def test_malformed_line_is_reported_and_read_once_repaired(spark: Any, tmp_path:
 def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql.types import StructType
 
-    for line in ('{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}', "{'id': 1}"):
+    for line in (
+        '{"id": "x"}',
+        '{"id": 1}{"id": 2}',
+        '{"id": 1}]{"id": 2}',
+        '{"id": 1},{"id": 2}',
+        '{"id": 1}] x',
+        "[1]",
+        '{"id": 1.5}',
+        "{'id': 1}",
+    ):
         (tmp_path / "bad.json").write_text('{"id": 7}\n' + line + "\n")
         rows = parsed(spark.read.text(f"{tmp_path}/bad.json"), StructType.fromDDL(COLUMNS), {})
         with pytest.raises(CorruptionError) as error, named("repair the file"):

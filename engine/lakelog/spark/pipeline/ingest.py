@@ -107,7 +107,12 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     details = sql.struct(
         sql.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
     )
-    whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
+
+    def length(end: str) -> Any:
+        return sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit(end)))
+
+    # Spark ignores what follows an array: after a "]" in the line, the 0 is not counted.
+    whole = (length("]") == 1) & (length(",0]") == 2)
     rows = lines.where(sql.trim(line) != "").select(
         read(schema).alias("row"),
         *((read(checked).alias("again"),) if checked.fields else ()),
