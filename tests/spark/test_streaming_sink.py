@@ -79,12 +79,29 @@ def test_new_checkpoint_under_the_same_name_is_refused(where: Path, query: list[
     assert orphans(where) == set()
     # Without a name of its own, or with another one, it is another stream.
     write(where, 0, 8)
+    query.append("three")
     write(where, 0, 9, txnAppId="other")
     assert ids(where) == [0, 1, 8, 9]
     # The old query continues.
     query.append("one")
     write(where, 2, 2, **APP)
     assert ids(where) == [0, 1, 2, 8, 9]
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, APP), (APP, {}), (APP, {"txnAppId": "other"})])
+def test_repeated_batch_under_another_application_id_is_refused(
+    where: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    write(where, 0, 0, **before)
+    write(where, 1, 1, **before)
+    for batch in (0, 1):
+        with pytest.raises(StreamMismatchError, match="written twice") as caught:
+            write(where, batch, 1, **after)
+        assert "txnAppId" in (caught.value.hint or "")
+    assert orphans(where) == set()
+    write(where, 2, 2, **after)
+    write(where, 2, 2, **after)
+    assert ids(where) == [0, 1, 2]
 
 
 def test_outdated_checkpoint_is_refused(where: Path) -> None:

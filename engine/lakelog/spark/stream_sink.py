@@ -65,6 +65,7 @@ def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int,
     """Whether the table already contains a query's batch."""
     last = recorded.get(app)
     own_last = last if app == query else recorded.get(own_id(app, query))
+    _require_same_app(recorded, app, query, batch, path)
     if last is not None and (own_last is None or own_last < last):
         raise StreamMismatchError(
             f"batch {batch} belongs to another checkpoint than the table's last batch "
@@ -88,6 +89,27 @@ def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int,
         hint="make sure that one driver runs the query, with its latest checkpoint; if that "
         "is lost, begin a new one with a new txnAppId, from where the table ends",
     )
+
+
+def _require_same_app(
+    recorded: Mapping[str, int], app: str, query: str, batch: int, path: str
+) -> None:
+    """Raise if the query wrote the batch, or a later one, under another application id."""
+    suffix = own_id("", query)
+    for name, last in recorded.items():
+        if last < batch or name == app or not (name == query or name.endswith(suffix)):
+            continue
+        other = name.removesuffix(suffix)
+        if other == app:
+            continue
+        was = "without txnAppId" if name == query else f"with txnAppId {other!r}"
+        raise StreamMismatchError(
+            f"the query wrote batch {last} {was}: its rows would be written twice",
+            path=path,
+            expected=f"the txnAppId of batch {last}, or a later batch",
+            found=f"batch {batch} of query {query}, as {app!r}",
+            hint=f"start the query {was} until it has finished a batch, and change txnAppId then",
+        )
 
 
 def query_of_task() -> str | None:
