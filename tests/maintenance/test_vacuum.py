@@ -576,3 +576,27 @@ def test_inventory_does_not_follow_a_linked_folder(tmp_path: Path) -> None:
         ("external_path", "link/x.parquet")
     ]
     assert (tmp_path / "elsewhere/x.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "real"),
+    [
+        ("p=a", "archive/p=a", "archive/p=a/x.parquet"),
+        ("p=a", "one/two", "one/two/x.parquet"),
+        ("p=a/x.parquet", "../big/x.bin", "big/x.bin"),
+        ("p=a", ".", "x.parquet"),
+    ],
+)
+def test_files_that_the_log_refers_to_by_a_link_are_kept(
+    where: Path, table: Table, link: str, target: str, real: str
+) -> None:
+    put(where, real)
+    (where / link).parent.mkdir(exist_ok=True)
+    (where / link).symlink_to(target)
+    (where / "dangling").symlink_to("nothing")
+    (where / "outside").symlink_to(where.parent / "elsewhere")
+    add(table, "p=a/x.parquet")
+    listed = pl.DataFrame({"path": [real], "size": [10], "modificationTime": [0]})
+    assert planned(table) == planned(table, inventory=listed) == []
+    assert applied(table).deleted == 0
+    assert (where / "p=a/x.parquet").exists()

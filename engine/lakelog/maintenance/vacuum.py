@@ -10,6 +10,8 @@ tombstone           it was removed within the retention: readers of older versio
 history             with ``keep_history``: a version that can be rebuilt contains it, or it is
                     change data of its commit
 deletion vector     a protected file refers to it
+link                a symbolic link within the table leads to it, or to a folder above it: the log
+                    may refer to it by the name of the link
 ==================  ================================================================================
 
 Also kept are: files younger than the retention (a writer may be about to commit them); names that
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +56,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, linked_paths
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
@@ -167,6 +169,11 @@ class References:
     def __init__(self) -> None:
         self._paths: list[pl.Series] = []
         self._names: list[pl.Series] = []
+        self._linked: set[str] = set()
+
+    def add_linked(self, paths: Iterable[str]) -> None:
+        """Protect files, and folders with all files below them."""
+        self._linked.update(filter(is_unicode, paths))
 
     def add(self, files: pl.DataFrame) -> None:
         """Protect files (decoded ``path``) and their deletion vectors."""
@@ -182,7 +189,7 @@ class References:
         found = paths.hash().is_in(self._joined(self._paths).implode())
         if self._names:
             found |= _names(paths).hash().is_in(self._joined(self._names).implode())
-        return found
+        return found | _inside(paths, self._linked)
 
     @staticmethod
     def _joined(parts: list[pl.Series]) -> pl.Series:
@@ -324,6 +331,7 @@ class Vacuum:
 
     def _references(self, snapshot: LogSnapshot, cutoff_ms: int) -> References:
         found = References()
+        found.add_linked(linked_paths(self.log.store))
         for frame in _files(snapshot, "add"):
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
@@ -508,8 +516,10 @@ def _names(paths: pl.Series) -> pl.Series:
     return paths.str.extract(r"([^/]+)/*$")
 
 
-def _inside(paths: pl.Series, folders: set[str]) -> pl.Series:
-    inside = pl.Series([False], dtype=pl.Boolean).new_from_index(0, paths.len())
-    for folder in sorted(folders):
-        inside |= paths.str.starts_with(f"{folder}/")
+def _inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:
+    """Which paths are one of the folders, or below one; an empty text is the table's folder."""
+    inside = pl.Series([""], dtype=pl.String).is_in(folders).new_from_index(0, paths.len())
+    for depth in {folder.count("/") for folder in folders if folder}:
+        above = paths.str.extract(rf"^([^/]*(?:/[^/]*){{{depth}}})(?:/|$)")
+        inside |= above.is_in(folders).fill_null(value=False)
     return inside

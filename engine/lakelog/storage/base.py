@@ -90,7 +90,8 @@ class LogStore(Protocol):
     `lakelog.testing.StoreContract` tests a store.
 
     A store whose calls cannot hang has a true attribute ``never_hangs``: its calls have no time-out
-    unless one was requested (`lakelog.storage.bounded`).
+    unless one was requested (`lakelog.storage.bounded`). One with symbolic links has a method
+    ``linked``: see `linked_paths`.
     """
 
     @property
@@ -238,6 +239,14 @@ class LogStore(Protocol):
         ...
 
 
+def linked_paths(store: LogStore) -> list[str]:
+    """The real paths of the files and folders that symbolic links of a store lead to, relative to
+    the root; an empty text for the root itself, or a folder above it. Others are left out.
+    """
+    found = getattr(store, "linked", None)
+    return found() if found is not None else []
+
+
 def require_content(path: str, data: bytes) -> None:
     """Raise InvalidInputError for an empty file."""
     if not data:
@@ -337,6 +346,10 @@ class StoreWrapper:
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """As the inner store."""
         return self._store.walk(folder)
+
+    def linked(self) -> list[str]:
+        """As the inner store."""
+        return linked_paths(self._store)
 
 
 class SeekableReader(RawIOBase):

@@ -131,6 +131,10 @@ class BoundedStore(StoreWrapper):
         while (batch := self._timed(lambda: next(batches, None), folder)) is not None:
             yield batch
 
+    def linked(self) -> list[str]:
+        """As the inner store; errors as `list_from`."""
+        return self._timed(super().linked, "")
+
     def stat(self, path: str) -> FileEntry | None:
         """As the inner store."""
         return self._timed(lambda: self._store.stat(path), path)

@@ -24,7 +24,7 @@ from lakelog.errors import (
     NotRegularFileError,
     UnavailableError,
 )
-from lakelog.storage.base import FileEntry, Upload, require_content
+from lakelog.storage.base import FileEntry, Upload, report_progress, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
 from lakelog.threads import Pool
@@ -262,6 +262,31 @@ class LocalStore:
                 raise _unavailable(at, cause) from cause
         if batch:
             yield batch
+
+    def linked(self) -> list[str]:
+        """As `lakelog.storage.base.linked_paths`."""
+        root = os.path.realpath(self._root)
+        targets: set[str] = set()
+        ahead = [root]
+        while ahead:
+            report_progress()
+            at = ahead.pop()
+            try:
+                with os.scandir(at) as scan:
+                    for entry in scan:
+                        if entry.is_symlink():
+                            targets.add(os.path.realpath(entry.path))
+                        elif entry.is_dir(follow_symlinks=False):
+                            ahead.append(entry.path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as cause:
+                raise _unavailable(at, cause) from cause
+        below = os.path.join(root, "")
+        if any(below.startswith(os.path.join(target, "")) for target in targets):
+            return [""]
+        inside = (target[len(below) :] for target in targets if target.startswith(below))
+        return [path.replace(os.sep, "/") for path in inside]
 
 
 @cache
