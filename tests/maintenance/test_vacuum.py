@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -600,3 +601,28 @@ def test_files_that_the_log_refers_to_by_a_link_are_kept(
     assert planned(table) == planned(table, inventory=listed) == []
     assert applied(table).deleted == 0
     assert (where / "p=a/x.parquet").exists()
+
+
+def test_files_that_a_link_leads_to_since_the_plan_are_kept(where: Path, table: Table) -> None:
+    put(where, "old/x.parquet")
+    put(where, "older/x.parquet")
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    (where / "new").symlink_to("old")
+    report = plan.apply()
+    assert (report.deleted, report.spared) == (1, 1)
+    assert (where / "old/x.parquet").exists()
+
+
+def test_files_of_a_table_that_replaced_the_planned_one_are_kept(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    add(new_table(str(where)), "a.parquet")
+    put(where, "a.parquet")
+    put(where, "b.parquet")
+    plan = at(where, Clock()).vacuum()
+    assert isinstance(plan, VacuumPlan)
+    shutil.rmtree(where / "_delta_log")
+    add(new_table(str(where)), "b.parquet")
+    report = plan.apply()
+    assert (report.deleted, report.spared) == (0, 1)
+    assert (where / "b.parquet").exists()

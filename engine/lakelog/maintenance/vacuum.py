@@ -282,10 +282,10 @@ class Vacuum:
         errors: list[LakelogError] = []
         for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
             if snapshot is None or self.log.latest_version() != snapshot.version:
-                # A restore can bring back files whose tombstones have expired.
+                # A restore can bring back files whose tombstones have expired. The same version may
+                # be of another table, which was created here after the plan.
                 snapshot = LogSnapshot.open(self.log)
-                if snapshot.version != plan.version:
-                    references = self._references(snapshot, plan.cutoff_ms)
+                references = self._references(snapshot, plan.cutoff_ms)
                 version = snapshot.version
             needed = references.protect(chunk["path"])
             spared += int(needed.sum())
