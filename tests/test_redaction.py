@@ -6,6 +6,7 @@ import asyncio
 import logging
 import pickle
 import re
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -204,6 +205,15 @@ def test_error_of_a_refused_request_contains_no_secret(operation: str) -> None:
         WRITES[operation](store)
     assert not holds_secret(shown(caught.value))
     assert not holds_secret(shown(pickle.loads(pickle.dumps(caught.value))))
+
+
+@pytest.mark.parametrize("unit", ["a", "a.", "-token", "://", "token=", "authorization:", "\t"])
+@pytest.mark.parametrize("start", ["", "://", "authorization:"])
+def test_time_of_redaction_is_linear_in_the_length_of_the_text(start: str, unit: str) -> None:
+    text = f"{start}{unit * (20_000 // len(unit))};="
+    begin = time.process_time()
+    redact(text)
+    assert time.process_time() - begin < 2  # several times as long if it is quadratic
 
 
 def test_every_field_of_an_error_is_redacted_except_partition_values_in_paths() -> None:

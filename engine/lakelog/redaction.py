@@ -21,21 +21,24 @@ REDACTED = "[redacted]"
 _LEAST_CHARACTERS = 6  # a shorter secret is part of ordinary words
 _MOST_SECRETS = 4096
 
-# Names of settings, headers and query parameters; not names that only contain such a word.
+# How names of settings, headers and query parameters end; not names that only contain such a word.
 _NAME = (
-    r"(?:x-(?:amz|goog|ms)-(?:signature|credential|security-token)|signature|sig|awsaccesskeyid"
-    r"|[a-z0-9_.-]{0,40}(?:password|passwd|secret|token|account_?key|access_?key(?:_?id)?"
-    r"|shared_?access_?(?:key|signature)|secret_?key|api_?key|private_?key|credentials?))"
+    r"(?:(?<![a-z0-9])(?:x-(?:amz|goog|ms)-(?:signature|credential|security-token)|signature|sig"
+    r"|awsaccesskeyid)|(?:password|passwd|secret|token|account_?key"
+    r"|access_?key(?:_?id)?|shared_?access_?(?:key|signature)|secret_?key"
+    r"|api_?key|private_?key|credentials?))"
 )
 _SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
 # A value with blanks is quoted; any other ends at a delimiter of a URL, a list or a JSON text.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
+# A log determines the length of texts, such as paths. Each rule begins with fixed words: one that
+# begins with a repetition scans the rest of the text from every character.
 _RULES = (
-    (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@?#]+@", re.IGNORECASE), rf"\1{REDACTED}@"),
+    (re.compile(r"://[^/\s@?#]+@"), f"://{REDACTED}@"),
     (
         re.compile(
-            rf"(authorization[\"']?\s*[:=]\s*[\"']?(?:{_SCHEMES})?"
-            rf"\s*)(?!\[redacted\]|(?:{_SCHEMES})\b)[^\s\"',;][^\"'\r\n]*",
+            rf"(authorization[\"']?\s*[:=]\s*+[\"']?(?:{_SCHEMES})?"
+            rf"\s*+)(?!\[redacted\]|(?:{_SCHEMES})\b)[^\s\"',;][^\"'\r\n]*",
             re.IGNORECASE,
         ),
         rf"\1{REDACTED}",
@@ -43,14 +46,14 @@ _RULES = (
     (re.compile(r"\b(bearer\s+)[a-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(
-            rf"((?<![a-z0-9]){_NAME}[\"']?\s*(?:=|:)\s*)(?!\[redacted\]){_VALUE}",
+            rf"({_NAME}[\"']?\s*(?:=|:)\s*)(?!\[redacted\]){_VALUE}",
             re.IGNORECASE,
         ),
         rf"\1{REDACTED}",
     ),
 )
 _MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
-_OPTION = re.compile(rf"^{_NAME}$|^key$|connection_?string", re.IGNORECASE)
+_OPTION = re.compile(rf"{_NAME}$|^key$|connection_?string", re.IGNORECASE)
 
 # User and password of a URL, without the scheme; a user alone is Azure's name of a container.
 _LOGIN = re.compile(r"://([^/\s@?#:]*:([^/\s@?#]+))@")
