@@ -31,6 +31,7 @@ OWN = "an-opaque-value-of-the-caller"
 
 TEXTS = [
     f"GET https://user:{SECRET}@host/b failed",
+    f"GET ftp://user:p@{SECRET}@host/b failed",
     f"GET https://host/b?sp=r&sig={SECRET}%3D&se=1 failed",
     f"invalid access_token={SECRET}",
     f"https://host/b?X-Amz-Credential={SECRET}%2F2020&X-Amz-Signature={SECRET}&X-Amz-Date=2020",
@@ -235,7 +236,7 @@ def test_a_location_with_a_password_is_not_displayed(tmp_path: Any) -> None:
     assert not holds_secret(table._repr_html_() + snapshot._repr_html_())
 
 
-@pytest.mark.parametrize("password", [SECRET, "S3cr3t%2BS3cr3t"])
+@pytest.mark.parametrize("password", [SECRET, "S3cr3t%2BS3cr3t", "p@S3cr3t"])
 def test_password_of_a_location_is_redacted_where_a_driver_repeats_it_without_the_scheme(
     password: str,
 ) -> None:

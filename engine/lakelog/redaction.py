@@ -34,7 +34,8 @@ _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
 # A log determines the length of texts, such as paths. Each rule begins with fixed words: one that
 # begins with a repetition scans the rest of the text from every character.
 _RULES = (
-    (re.compile(r"://[^/\s@?#]+@"), f"://{REDACTED}@"),
+    # A password may contain "@": the host begins after the last one.
+    (re.compile(r"://[^/\s?#]+@"), f"://{REDACTED}@"),
     (
         re.compile(
             rf"(authorization[\"']?\s*[:=]\s*+[\"']?(?:{_SCHEMES})?"
@@ -56,7 +57,7 @@ _MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
 _OPTION = re.compile(rf"{_NAME}$|^key$|connection_?string", re.IGNORECASE)
 
 # User and password of a URL, without the scheme; a user alone is Azure's name of a container.
-_LOGIN = re.compile(r"://([^/\s@?#:]*:([^/\s@?#]+))@")
+_LOGIN = re.compile(r"://([^/\s?#:]*:([^/\s?#]+))@")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
 
 _secrets: dict[str, None] = {}
