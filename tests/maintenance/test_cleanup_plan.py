@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import polars as pl
@@ -138,6 +139,17 @@ def test_retention_of_the_table_is_used(tmp_path: Path) -> None:
     for version in (5, 20):
         made.checkpoint(version, 40)
     assert plan(made.table()).checkpoint_version == 5
+
+
+def test_names_that_are_not_utf8_are_kept_and_block_nothing(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    try:
+        stray = made.put(os.fsdecode(b"caf\xe9.txt"), b"x", days=90)
+    except OSError:  # a file system that accepts UTF-8 only
+        pytest.skip("the file system accepts UTF-8 only")
+    assert made.table().doctor(files=True).findings
+    assert clean(made.table()).files.height > 0
+    assert stray.exists()
 
 
 def test_a_catalog_managed_table_is_refused(tmp_path: Path) -> None:

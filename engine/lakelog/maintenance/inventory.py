@@ -13,6 +13,7 @@ import polars as pl
 
 from lakelog.dialects.base import Dialect
 from lakelog.errors import NotFoundError
+from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
 from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from lakelog.storage.durable import TEMPORARY
@@ -47,8 +48,11 @@ compaction; ``version`` is null for names without one.
 
 
 def walk_log(log: Log) -> list[FileEntry]:
-    """All files below the log folder, sorted by name; names are relative to the folder."""
-    entries = [entry for batch in log.store.walk(log.dialect.log_folder) for entry in batch]
+    """All files below the log folder, sorted by name; names are relative to the folder. Those that
+    are not valid Unicode are left out: no file of a log has one.
+    """
+    batches = log.store.walk(log.dialect.log_folder)
+    entries = [entry for batch in batches for entry in batch if is_unicode(entry.name)]
     entries.sort()
     return entries
 
