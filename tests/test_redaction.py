@@ -43,6 +43,13 @@ TEXTS = [
     f"SharedAccessSignature=sv=2020&sig={SECRET}",
     f"aws_secret_access_key = {SECRET}",
     f'{{"client_secret": "{SECRET} {SECRET}"}}',
+    f"X-Api-Key: {SECRET}",
+    f"Cookie: session={SECRET}; id={SECRET}",
+    f"{{'access-key': '{SECRET}', 'secret-key': '{SECRET}'}}",
+    f"fs.s3a.secret.key={SECRET}",
+    f"fs.azure.account.key.acct.dfs.core.windows.net={SECRET}",
+    f"Server=x;User Id=u;Pwd={SECRET}",
+    f"passphrase={SECRET}",
     f"the value {OWN} is refused",
 ]
 
@@ -256,6 +263,9 @@ def test_log_lines_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
     assert not holds_secret(f"{record.getMessage()} {record.fields}")
 
 
-def test_options_of_a_store_are_registered_as_secrets() -> None:
-    open_store("memory://x", {"account_key": "Zm9vYmFyYmF6"})
+@pytest.mark.parametrize(
+    "name", ["account_key", "secret-key", "fs.s3a.secret.key", "passphrase", "pwd"]
+)
+def test_options_of_a_store_are_registered_as_secrets(name: str) -> None:
+    open_store("memory://x", {name: "Zm9vYmFyYmF6"})
     assert redact("refused: Zm9vYmFyYmF6!") == f"refused: {REDACTED}!"

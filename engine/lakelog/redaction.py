@@ -4,7 +4,7 @@ Drivers include their settings in errors: URLs with a signature, request headers
 strings. The texts of every error, log line and span of lakelog are redacted.
 
 Removed are: the user and password of a URL; the values of query parameters and of settings
-with secret names, the ``Authorization`` header; and, wherever they occur, the
+with secret names, the ``Authorization`` and ``Cookie`` headers; and, wherever they occur, the
 secret values of the ``storage_options`` that stores were opened with, and the passwords of their
 locations.
 """
@@ -22,11 +22,13 @@ _LEAST_CHARACTERS = 6  # a shorter secret is part of ordinary words
 _MOST_SECRETS = 4096
 
 # How names of settings, headers and query parameters end; not names that only contain such a word.
+# Hadoop appends the host of an Azure account.
 _NAME = (
     r"(?:(?<![a-z0-9])(?:x-(?:amz|goog|ms)-(?:signature|credential|security-token)|signature|sig"
-    r"|awsaccesskeyid)|(?:password|passwd|secret|token|account_?key"
-    r"|access_?key(?:_?id)?|shared_?access_?(?:key|signature)|secret_?key"
-    r"|api_?key|private_?key|credentials?))"
+    r"|awsaccesskeyid)|(?:password|passwd|passphrase|pwd|secret|token|account[_.-]?key"
+    r"|access[_.-]?key(?:[_.-]?id)?|shared[_.-]?access[_.-]?(?:key|signature)|secret[_.-]?key"
+    r"|api[_.-]?key|private[_.-]?key|credentials?)"
+    r"(?:\.[a-z0-9-]{1,40}\.(?:blob|dfs)\.[a-z0-9.-]{1,40})?)"
 )
 _SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
 # A value with blanks is quoted; any other ends at a delimiter of a URL, a list or a JSON text.
@@ -38,7 +40,7 @@ _RULES = (
     (re.compile(r"://[^/\s?#]+@"), f"://{REDACTED}@"),
     (
         re.compile(
-            rf"(authorization[\"']?\s*[:=]\s*+[\"']?(?:{_SCHEMES})?"
+            rf"((?:authorization|cookie)[\"']?\s*[:=]\s*+[\"']?(?:{_SCHEMES})?"
             rf"\s*+)(?!\[redacted\]|(?:{_SCHEMES})\b)[^\s\"',;][^\"'\r\n]*",
             re.IGNORECASE,
         ),
