@@ -27,12 +27,14 @@ from lakelog import (
     InvalidTransactionError,
     LakelogError,
     LakelogWarning,
+    MetadataChangedError,
     TableNotFoundError,
     UnsupportedFeatureError,
 )
 from lakelog.data.append import partitions_of
 from lakelog.log import context
 from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.spark import stream_sink, task_commit
 from lakelog.spark.options import parse_options
 from lakelog.spark.writing import batch_writer
 from tests.spark.reference import assert_same_state
@@ -445,6 +447,27 @@ def test_concurrent_writes_are_checked_for_conflicts(tmp_path: Path) -> None:
     assert isinstance(finish(late, waiting), ConflictError), "made for other columns"
     assert ids(where) == [11, 14]
     assert on_disk(where) >= named(where)
+    assert orphans(where) == set()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["one process", "several processes"])
+def test_files_are_not_committed_to_another_table_at_the_location(
+    tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "t"
+    monkeypatch.setattr(stream_sink, "query_of_task", lambda: "query")
+    new_table(where)
+    batch, stream = writer(where), sink(where)
+    (where / "_delta_log").rename(tmp_path / "old")
+    new_table(where)
+    messages = {id(w): [task(w, rows(0, 1))] for w in (batch, stream)}
+    if not kept:
+        task_commit._handle.cache_clear()
+    assert isinstance(finish(batch, messages[id(batch)]), MetadataChangedError)
+    with pytest.raises(MetadataChangedError, match="another table") as caught:
+        stream.commit(list(messages[id(stream)]), 0)
+    assert "table id" in (caught.value.expected or "")
+    assert ids(where) == []
     assert orphans(where) == set()
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -125,7 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         snapshot = kept_table(options).snapshot()
         self.options = options
         self.overwrite = overwrite
-        self.version = snapshot.version
+        self.version, self.table_id = snapshot.version, snapshot.metadata.id
         self.plan = write_plan(snapshot, options, schema)
         if overwrite:
             require_removable(snapshot)
@@ -133,7 +134,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to new files."""
         adds = write_task_files(self.plan, iterator, task_number())
-        return Message(TaskResult(self.version, adds, query_of_task()))
+        return Message(TaskResult(self.version, self.table_id, adds, query_of_task()))
 
     @readable
     def commit(self, messages: list[Message | None], batchId: int) -> None:
@@ -142,7 +143,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not written:
             return  # no task, so no rows: a repeated batch would have none either
         adds = unpacked(written)
-        version = min(each.version for each in written)
+        first = min(written, key=attrgetter("version"))
+        version = first.version
         table = kept_table(self.options)
         query = self._query(written)
         app = self.options.get("txnAppId", query)
@@ -170,6 +172,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             table,
             adds,
             version=version,
+            table_id=first.table_id,
             fill=fill,
             app_id=app,
             app_version=batchId,

@@ -23,7 +23,12 @@ from lakelog.data.append import require_all, without_void
 from lakelog.data.conform import Conform, require_valid
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.write import DataFileWriter, WritePlan
-from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
+from lakelog.errors import (
+    LakelogError,
+    MetadataChangedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
@@ -33,6 +38,8 @@ from lakelog.table_transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakelog.snapshot import Snapshot
 
 _CHECKPOINT_WAIT_S = 300.0
 
@@ -64,9 +71,12 @@ def kept_table(options: SourceOptions) -> Table:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of one task: version of the plan, `adds` (Arrow IPC), streaming query."""
+    """The result of one task: version of the plan, `adds` (Arrow IPC), streaming query, and the id
+    of the table: another one may be created at its location while the tasks run.
+    """
 
     version: int
+    table_id: str | None
     adds: bytes
     query: str | None = None
 
@@ -101,6 +111,7 @@ def publish(
     adds: pl.DataFrame,
     *,
     version: int,
+    table_id: str | None,
     fill: Callable[[Transaction], pl.DataFrame],
     app_id: str | None = None,
     app_version: int | None = None,
@@ -119,6 +130,7 @@ def publish(
             parameters=parameters,
             user_metadata=user_metadata,
         ) as tx:
+            _require_same_table(tx.snapshot, table_id)
             written.append(fill(tx))
             for frame in written:
                 if frame.height:
@@ -135,6 +147,21 @@ def publish(
         # The process may be suspended or stopped after the commit is reported.
         table.scheduler.wait(_CHECKPOINT_WAIT_S)
     return tx
+
+
+def _require_same_table(snapshot: Snapshot, table_id: str | None) -> None:
+    found = snapshot.metadata.id
+    if found != table_id:
+        raise MetadataChangedError(
+            "another table was created at the location while the rows were written",
+            path=snapshot.path,
+            version=snapshot.version,
+            rule="metadata_changed",
+            expected=f"table id {table_id}",
+            found=f"table id {found}",
+            hint="make sure that the rows belong to the new table, and write them again; nothing "
+            "was written",
+        )
 
 
 def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:

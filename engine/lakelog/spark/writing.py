@@ -141,15 +141,16 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         self.overwrite = overwrite
         self.definition: TableDefinition | None = None
+        self.table_id: str | None
         snapshot = self._snapshot()
         if snapshot is None:
             names = options.get("partitionBy", ())
             self.definition = TableDefinition(new_schema(schema), names)
-            self.version = -1
+            self.version, self.table_id = -1, None
             self.plan = write_plan(self._new_table(self.definition), options, schema)
         else:
             require_partitioning(snapshot, options.get("partitionBy"))
-            self.version = snapshot.version
+            self.version, self.table_id = snapshot.version, snapshot.metadata.id
             self.plan = write_plan(snapshot, options, schema)
         # One clock: tasks and the commit evaluate the condition for the same moment.
         now_us = self._new_log().clock() * 1000
@@ -207,7 +208,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Write the task's rows to new files."""
         adds = write_task_files(self.plan, iterator, task_number(), self._where)
-        return Message(TaskResult(self.version, adds))
+        return Message(TaskResult(self.version, self.table_id, adds))
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
@@ -229,6 +230,7 @@ class BatchWriter(DataSourceArrowWriter):
             kept_table(options),
             adds,
             version=self.version,
+            table_id=self.table_id,
             fill=lambda tx: self._fill(tx, adds),
             app_id=options.get("txnAppId"),
             app_version=options.get("txnVersion"),
