@@ -38,7 +38,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from lakelog.redaction import redact, redacted
+from lakelog.redaction import redact, redact_path, redacted
 
 _FIELDS = ("path", "table", "column", "version", "line", "byte_offset", "expected", "found")
 
@@ -82,7 +82,7 @@ class LakelogError(Exception):
         super().__init__(message)
         self.message = message
         # A local path is kept unchanged: its parts may be partition values, and callers compare it.
-        self.path = redact(path) if path is not None and "://" in path else path
+        self.path = None if path is None else redact_path(path)
         self.column = column
         self.version = version
         self.line = line
@@ -122,7 +122,7 @@ def naming_table(location: str) -> Iterator[None]:
         yield
     except LakelogError as error:
         if error.table is None:
-            error.table = redact(location) if "://" in location else location
+            error.table = redact_path(location)
         raise
 
 

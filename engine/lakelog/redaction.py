@@ -86,6 +86,11 @@ def redact(text: str) -> str:
     return text
 
 
+def redact_path(path: str) -> str:
+    """A redacted path if it is a URL; other paths may have partition values such as ``token=a``."""
+    return redact(path) if "://" in path else path
+
+
 def redacted(value: Any) -> Any:
     """A redacted value for a message: texts are redacted, and exceptions by their own text."""
     if isinstance(value, str):

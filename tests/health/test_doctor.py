@@ -202,6 +202,20 @@ def test_data_of_a_table_that_lakelog_cannot_write_is_examined(tmp_path: Path) -
     assert report.measures.vacuum_files is None
 
 
+def test_missing_file_is_named_with_its_partition_value_also_of_a_column_named_token(
+    tmp_path: Path,
+) -> None:
+    table = lakelog.create(
+        tmp_path / "t", {"id": pl.Int64, "token": pl.String}, ["token"], upkeep=False
+    )
+    table.append(pl.DataFrame({"id": [1], "token": ["a"]}))
+    (path,) = (tmp_path / "t").glob("token=a/*.parquet")
+    path.unlink()
+    (found,) = examined(table, files=True).findings
+    assert found.paths == (f"token=a/{path.name}",)
+    assert found.problem.startswith(f"token=a/{path.name}: a live file was not found")
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_missing_and_other_data_files_are_one_finding_of_each_kind(
     tmp_path: Path, form: str

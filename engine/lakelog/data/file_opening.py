@@ -27,7 +27,7 @@ from lakelog.errors import (
     NotFoundError,
     UnavailableError,
 )
-from lakelog.redaction import redact
+from lakelog.redaction import redact_path
 from lakelog.storage.bounded import FileLocator, on_local_disk, unbounded
 from lakelog.storage.local import LocalStore, read_small
 
@@ -129,7 +129,7 @@ def raise_explained(
             ) from error
         case LakelogError():
             if error.path in {None, sources.name(path)}:
-                error.path = redact(path)
+                error.path = redact_path(path)
             error.version = version if error.version is None else error.version
         case MemoryError():  # encoded repeated values expand
             raise UnavailableError(

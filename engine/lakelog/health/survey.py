@@ -48,7 +48,7 @@ from lakelog.maintenance.diagnose import (
     diagnose_pointer,
 )
 from lakelog.maintenance.vacuum import Vacuum, listed_files
-from lakelog.redaction import redact
+from lakelog.redaction import redact, redact_path
 
 _PARTITION = "partition."
 _EXAMPLES = 3
@@ -222,7 +222,7 @@ def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
     """Live data files and deletion vectors with a problem, one damage per kind."""
     for kind, group in groupby(diagnose_files(log, listed, remove=False), lambda each: each.kind):
         first, *others = group
-        paths = tuple(redact(each.path) for each in (first, *others[: _EXAMPLES - 1]))
+        paths = tuple(redact_path(each.path) for each in (first, *others[: _EXAMPLES - 1]))
         count = (first.num_files or 1) + len(others)
         more = f" ({count:,} in all, also {', '.join(paths[1:])})" if others else ""
         text = f"{paths[0]}: {first.problem}{more}"
