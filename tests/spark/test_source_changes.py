@@ -94,6 +94,20 @@ def test_options_of_the_change_feed_are_checked() -> None:
         parsed("sink", readChangeFeed="true")
 
 
+def test_times_beyond_the_year_9999_are_taken(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1]}))
+
+    def rows(**given: str) -> int:
+        options = parse_options({"path": str(tmp_path), "table": "changes", **given}, "read")
+        reader = reader_of(options, schema_of(options)[0], None, 1)
+        return sum(each.num_rows for part in reader.partitions() for each in reader.read(part))
+
+    late = "9" * 18
+    assert rows(startVersion="0", endTimestamp=late) == rows(startTimestamp=f"-{late}") == 1
+    with pytest.raises(InvalidInputError, match="no commit was made"):
+        rows(startTimestamp=late)
+
+
 def test_condition_with_a_clock_is_of_the_moment_when_the_changes_were_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

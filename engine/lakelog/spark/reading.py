@@ -7,7 +7,6 @@ the rows; only actions are decoded by executors, from ranges of commits.
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import os
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack, require_single
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property
+from lakelog.log.context import Timestamp, utc_time
 from lakelog.log.diff import DIFF_SCHEMA
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
 from lakelog.model import contract
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from lakelog.snapshot import Snapshot
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _TASKS_PER_CORE = 2
 """Shares of small files per concurrent task, to balance slow tasks."""
 
@@ -297,8 +296,9 @@ def _range_of(options: SourceOptions, table: Table, pinned: int | None = None) -
     return first, table.version() if last is None else last
 
 
-def _moment(time_ms: int | None) -> dt.datetime | None:
-    return None if time_ms is None else _EPOCH + dt.timedelta(milliseconds=time_ms)
+def _moment(time_ms: int | None) -> Timestamp | None:
+    """A time as `change_range` takes it, in which a whole number is a version."""
+    return None if time_ms is None else utc_time(time_ms) or str(time_ms)
 
 
 def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
