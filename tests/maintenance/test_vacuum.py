@@ -149,6 +149,22 @@ def test_hidden_names_and_other_tables_are_kept(where: Path, table: Table, hidde
     assert planned(table) == ["nested too/orphan.parquet"]
 
 
+@pytest.mark.parametrize("nested", ["a table", "new\nline", "linked", "deep/linked"])
+def test_data_of_a_nested_table_is_kept_however_its_log_is_found(
+    where: Path, table: Table, nested: str
+) -> None:
+    put(where, f"{nested}/_delta_log/0.json")
+    put(where, f"{nested}/p=1/a.parquet")
+    put(where, "orphan.parquet")
+    if "linked" in nested:
+        log = where / nested / "_delta_log"
+        log.rename(where.parent / "elsewhere")
+        log.symlink_to(where.parent / "elsewhere")
+    listed = pl.DataFrame({"path": [f"{nested}/p=1/a.parquet", "orphan.parquet"]})
+    listed = listed.with_columns(size=10, modificationTime=0)
+    assert planned(table) == planned(table, inventory=listed) == ["orphan.parquet"]
+
+
 def test_old_temporary_files_of_killed_writers_are_deleted(where: Path, table: Table) -> None:
     begun = f".lakelog-{'0a' * 16}.tmp"
     for path in (begun, f"a/{begun}", f"_delta_log/{begun}", f"_x/{begun}", f"a/{begun}x"):

@@ -32,6 +32,7 @@ import datetime as dt
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import polars as pl
@@ -56,11 +57,11 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
-from lakelog.storage.base import FileEntry, linked_paths
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, LogStore, links_of
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
-from lakelog.transaction.file_rules import table_folders
+from lakelog.transaction.file_rules import LOG_FOLDERS, table_folders
 from lakelog.transaction.write_support import check_writable
 
 _VECTOR_COLUMNS = actions.DV_COLUMNS[:2]  # which name the file
@@ -171,9 +172,10 @@ class References:
         self._names: list[pl.Series] = []
         self._linked: set[str] = set()
 
-    def add_linked(self, paths: Iterable[str]) -> None:
-        """Protect files, and folders with all files below them."""
-        self._linked.update(filter(is_unicode, paths))
+    def add_links(self, links: Iterable[Link]) -> None:
+        """Protect what links lead to, and all files below it."""
+        targets = (link.target for link in links)
+        self._linked.update(path for path in targets if path is not None and is_unicode(path))
 
     def add(self, files: pl.DataFrame) -> None:
         """Protect files (decoded ``path``) and their deletion vectors."""
@@ -218,25 +220,31 @@ class Vacuum:
 
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
         """Find the files that can be deleted; see `lakelog.table.Table.vacuum`."""
-        return self.plan_of(
-            of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)],
-            progress,
-        )
+        if inventory is None:
+            return self.plan_of(of_entries(self.log.store.walk()), progress)
+        return self.plan_of([_of_inventory(inventory)], progress, is_complete=False)
 
     def plan_of(
-        self, batches: Iterable[pl.DataFrame], progress: Progress | None = None
+        self,
+        batches: Iterable[pl.DataFrame],
+        progress: Progress | None = None,
+        *,
+        is_complete: bool = True,
     ) -> VacuumPlan:
-        """As `plan`, of all files in the table's folder as `listed_files` returns them."""
+        """As `plan`, of files in the table's folder as `listed_files` returns them; the store is
+        asked for nested tables unless the logs of all are among them (`is_complete`).
+        """
         snapshot = LogSnapshot.open(self.log)
         metadata = snapshot.metadata
         check_writable(snapshot.table_configuration, self.log.table)
         retention_ms = self._retention(metadata)
         cutoff_ms = self.log.clock() - retention_ms
-        references = self._references(snapshot, cutoff_ms)
+        links = links_of(self.log.store)
+        references = self._references(snapshot, cutoff_ms, links)
         hidden = _Hidden.of(snapshot.table_configuration)
         kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
         deletable: list[pl.DataFrame] = []
-        nested: set[str] = set()
+        nested = _tables_of([link.name for link in links])
         seen = 0
         for batch in batches:
             seen += batch.height
@@ -255,6 +263,8 @@ class Vacuum:
             if progress is not None:
                 progress("list", seen, None)
         files = pl.concat([pl.DataFrame(schema=_LISTED), *deletable])
+        if not is_complete:
+            nested |= _tables_above(self.log.store, files["path"])
         if nested:
             inside = _inside(files["path"], nested)
             kept["nested table"] = int(inside.sum())
@@ -285,7 +295,8 @@ class Vacuum:
                 # A restore can bring back files whose tombstones have expired. The same version may
                 # be of another table, which was created here after the plan.
                 snapshot = LogSnapshot.open(self.log)
-                references = self._references(snapshot, plan.cutoff_ms)
+                links = links_of(store)
+                references = self._references(snapshot, plan.cutoff_ms, links)
                 version = snapshot.version
             needed = references.protect(chunk["path"])
             spared += int(needed.sum())
@@ -329,9 +340,11 @@ class Vacuum:
             )
         return self.retention_ms
 
-    def _references(self, snapshot: LogSnapshot, cutoff_ms: int) -> References:
+    def _references(
+        self, snapshot: LogSnapshot, cutoff_ms: int, links: Sequence[Link]
+    ) -> References:
         found = References()
-        found.add_linked(linked_paths(self.log.store))
+        found.add_links(links)
         for frame in _files(snapshot, "add"):
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
@@ -514,6 +527,24 @@ def _planned(files: pl.DataFrame) -> pl.DataFrame:
 
 def _names(paths: pl.Series) -> pl.Series:
     return paths.str.extract(r"([^/]+)/*$")
+
+
+def _tables_of(folders: Iterable[str]) -> set[str]:
+    """Folders that are tables, of the paths of some log folders and others."""
+    known = [f"{folder}/" for folder in folders if is_unicode(folder)]
+    return table_folders(pl.Series(known, dtype=pl.String))
+
+
+def _tables_above(store: LogStore, paths: pl.Series) -> set[str]:
+    """Folders above some files, below the table's own, that the store has a log folder in."""
+    above: set[str] = set()
+    folders = paths
+    while folders.len():
+        folders = folders.str.extract("(?s)^(.+)/").drop_nulls().unique()
+        above.update(folders)
+    logs = [f"{folder}/{name}" for folder in sorted(above) for name in LOG_FOLDERS]
+    asked = [logs[at : at + IN_FLIGHT] for at in range(0, len(logs), IN_FLIGHT)]
+    return _tables_of(log for each in asked for log in compress(each, store.has_folders(each)))
 
 
 def _inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:

@@ -45,6 +45,19 @@ class FileEntry(NamedTuple):
     modified_ms: int
 
 
+class Link(NamedTuple):
+    """A symbolic link.
+
+    Attributes:
+        name: Its path, relative to the root.
+        target: The real path of the file or folder that it leads to, relative to the root; an empty
+            text for the root or a folder above it, None for another place.
+    """
+
+    name: str
+    target: str | None
+
+
 class Upload(Protocol):
     """A file written in pieces; the context manager closes it, or abandons it after an error."""
 
@@ -91,7 +104,7 @@ class LogStore(Protocol):
 
     A store whose calls cannot hang has a true attribute ``never_hangs``: its calls have no time-out
     unless one was requested (`lakelog.storage.bounded`). One with symbolic links has a method
-    ``linked``: see `linked_paths`.
+    ``links``, which returns every `Link` below its root.
     """
 
     @property
@@ -239,11 +252,9 @@ class LogStore(Protocol):
         ...
 
 
-def linked_paths(store: LogStore) -> list[str]:
-    """The real paths of the files and folders that symbolic links of a store lead to, relative to
-    the root; an empty text for the root itself, or a folder above it. Others are left out.
-    """
-    found = getattr(store, "linked", None)
+def links_of(store: LogStore) -> list[Link]:
+    """Every symbolic link of a store; none if it has no method ``links``."""
+    found = getattr(store, "links", None)
     return found() if found is not None else []
 
 
@@ -347,9 +358,9 @@ class StoreWrapper:
         """As the inner store."""
         return self._store.walk(folder)
 
-    def linked(self) -> list[str]:
+    def links(self) -> list[Link]:
         """As the inner store."""
-        return linked_paths(self._store)
+        return links_of(self._store)
 
 
 class SeekableReader(RawIOBase):

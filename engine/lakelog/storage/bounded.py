@@ -22,7 +22,7 @@ from io import RawIOBase
 from typing import Any, BinaryIO, TypeVar, cast
 
 from lakelog.errors import InvalidInputError, LakelogError, ReadTimeoutError
-from lakelog.storage.base import FileEntry, FileWrapper, LogStore, StoreWrapper, observed
+from lakelog.storage.base import FileEntry, FileWrapper, Link, LogStore, StoreWrapper, observed
 from lakelog.storage.containment import LOCAL, Reach
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import Fetch, Range, RangedFile
@@ -131,9 +131,9 @@ class BoundedStore(StoreWrapper):
         while (batch := self._timed(lambda: next(batches, None), folder)) is not None:
             yield batch
 
-    def linked(self) -> list[str]:
+    def links(self) -> list[Link]:
         """As the inner store; errors as `list_from`."""
-        return self._timed(super().linked, "")
+        return self._timed(super().links, "")
 
     def stat(self, path: str) -> FileEntry | None:
         """As the inner store."""

@@ -24,7 +24,7 @@ from lakelog.errors import (
     NotRegularFileError,
     UnavailableError,
 )
-from lakelog.storage.base import FileEntry, Upload, report_progress, require_content
+from lakelog.storage.base import FileEntry, Link, Upload, report_progress, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
 from lakelog.threads import Pool
@@ -263,10 +263,11 @@ class LocalStore:
         if batch:
             yield batch
 
-    def linked(self) -> list[str]:
-        """As `lakelog.storage.base.linked_paths`."""
+    def links(self) -> list[Link]:
+        """Every symbolic link below the folder."""
         root = os.path.realpath(self._root)
-        targets: set[str] = set()
+        below = os.path.join(root, "")
+        found: list[Link] = []
         ahead = [root]
         while ahead:
             report_progress()
@@ -275,18 +276,26 @@ class LocalStore:
                 with os.scandir(at) as scan:
                     for entry in scan:
                         if entry.is_symlink():
-                            targets.add(os.path.realpath(entry.path))
+                            target = _below(os.path.realpath(entry.path), below)
+                            found.append(Link(_slashed(entry.path[len(below) :]), target))
                         elif entry.is_dir(follow_symlinks=False):
                             ahead.append(entry.path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as cause:
                 raise _unavailable(at, cause) from cause
-        below = os.path.join(root, "")
-        if any(below.startswith(os.path.join(target, "")) for target in targets):
-            return [""]
-        inside = (target[len(below) :] for target in targets if target.startswith(below))
-        return [path.replace(os.sep, "/") for path in inside]
+        return found
+
+
+def _below(path: str, below: str) -> str | None:
+    """As `Link.target`; `below` is the root with a separator at the end."""
+    if below.startswith(os.path.join(path, "")):
+        return ""
+    return _slashed(path[len(below) :]) if path.startswith(below) else None
+
+
+def _slashed(path: str) -> str:
+    return path.replace(os.sep, "/")
 
 
 @cache

@@ -28,7 +28,7 @@ from lakelog.model.actions import DV_COLUMNS, with_dv_id
 from lakelog.skipping.values import PREFIX, texts_of, typed_partitions
 from lakelog.storage.containment import SCHEME
 
-_LOG_FOLDERS = ("_delta_log", "_transaction_log")
+LOG_FOLDERS = ("_delta_log", "_transaction_log")
 """Log folders of all dialects; no data file may be in one."""
 
 CHANGE_DATA_FOLDER = "_change_data"
@@ -203,7 +203,7 @@ def _check_paths(
         _refuse_path("the path is empty, or has NUL, an empty part, '.' or '..'", files, stray)
     hidden = suspect & _in_hidden_folder(paths, kinds.get("cdc"), partition_columns)
     if hidden.any():
-        in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in _LOG_FOLDERS])
+        in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in LOG_FOLDERS])
         _refuse_path(
             "the path is inside the log folder"
             if in_log.any()
@@ -226,7 +226,7 @@ def _refuse_path(message: str, files: pl.DataFrame, wrong: pl.Series) -> NoRetur
 
 def table_folders(paths: pl.Series) -> set[str]:
     """Folders that are tables themselves, of the paths of all files below another folder."""
-    pattern = rf"^(.+)/(?:{'|'.join(_LOG_FOLDERS)})/"
+    pattern = rf"(?s)^(.+)/(?:{'|'.join(LOG_FOLDERS)})/"
     return set(paths.str.extract(pattern).drop_nulls().unique().to_list())
 
 
