@@ -14,7 +14,7 @@ from lakelog.demo import make_table
 from lakelog.health.activity import Activity, bucket, in_buckets, main_values, read_activity
 from tests import loggen
 from tests.budget import seed_of
-from tests.handmade import Handmade, add, field, info, metadata, remove
+from tests.handmade import Handmade, add, field, info, metadata, remove, vector
 
 
 def activity_of(table: lakelog.Table) -> Activity:
@@ -55,6 +55,15 @@ def test_commit_is_counted_by_its_effect_on_the_data(tmp_path: Path) -> None:
         (0, 0, 1, 30, 30),
     ]
     assert found.rewrite_amplification == 2.0
+
+
+def test_file_with_another_deletion_vector_is_neither_written_nor_deleted(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(add("a", 10), add("b", 20))
+    made.commit(1, info("DELETE"), remove("a"), add("a", 10, **vector("v")), remove("b"))
+    found = activity_of(made.table)
+    columns = ["added_files", "added_bytes", "deleted_files", "deleted_bytes", "files"]
+    assert found.commits.select(columns).row(1) == (0, 0, 1, 20, 1)
+    assert found.rewrite_amplification == 1.0
 
 
 def test_schema_and_property_changes_are_described(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 The sizes before a commit are computed from the current ones, less what the later commits changed,
 so that the latest version is exact. A file that a commit adds is counted as new unless an earlier
 commit in the log added it; if it was live already (a writer that added statistics), older numbers
-of files are too low by one.
+of files are too low by one. A file that a commit both removes and adds, such as with a new deletion
+vector, is neither written nor deleted.
 """
 
 from __future__ import annotations
@@ -147,10 +148,13 @@ def _per_commit(files: pl.DataFrame, *, begins: bool) -> pl.DataFrame:
     was_add = pl.col("_add").shift(1).over("_key").fill_null(first)
     # A remove may not record the size of its file, which the earlier add does.
     size = pl.coalesce("size", pl.col("size").forward_fill().over("_key")).fill_null(0)
+    # Such as with another deletion vector: the file itself is not written again.
+    is_kept = is_add.any().over("version", "path") & ~is_add.all().over("version", "path")
     events = (
         files.select(
             "version",
             is_add.alias("_add"),
+            is_kept.alias("_kept"),
             pl.struct("path", "dvId").hash().alias("_key"),
             pl.col("size").cast(pl.Int64),
             pl.col("dataChange").fill_null(value=True).cast(pl.Boolean).alias("_data"),
@@ -166,7 +170,7 @@ def _per_commit(files: pl.DataFrame, *, begins: bool) -> pl.DataFrame:
             .alias("_net")
         )
     )
-    added, removed = pl.col("_add"), ~pl.col("_add")
+    added, removed = pl.col("_add") & ~pl.col("_kept"), ~pl.col("_add") & ~pl.col("_kept")
     sums = {
         "added": added,
         "removed": removed,

@@ -356,7 +356,9 @@ def _per_time(commits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _deletions(activity: Activity) -> str:
-    rows = activity.commits.filter(pl.col("deleted_files") > 0)
+    deleted_rows = pl.col("operationMetrics").map.get("numDeletedRows").cast(pl.Int64, strict=False)
+    commits = activity.commits.with_columns(deleted_rows.alias("deleted_rows"))
+    rows = commits.filter((pl.col("deleted_files") > 0) | (pl.col("deleted_rows") > 0))
     total = rows.height
     top = rows.sort("deleted_bytes", "version", descending=True).head(_MOST_ROWS)
     shown = top.select(
@@ -367,12 +369,9 @@ def _deletions(activity: Activity) -> str:
         pl.col("operationParameters").map.get("predicate").alias("where"),
         "deleted_files",
         "deleted_bytes",
-        pl.col("operationMetrics")
-        .map.get("numDeletedRows")
-        .cast(pl.Int64, strict=False)
-        .alias("deleted_rows"),
+        "deleted_rows",
     )
-    note = f"{total:,} commits removed files with a change of data, the largest first."
+    note = f"{total:,} commits removed files with a change of data, or rows, the largest first."
     return _section("Who deleted what", note, "", _table(shown), is_open=True)
 
 
