@@ -281,6 +281,14 @@ def _planned_bytes(frame: Any) -> int:
     return int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
+def test_executors_get_the_options_with_which_the_table_was_opened(tmp_path: Path) -> None:
+    lakelog.create(tmp_path, {"id": pl.Int64}, upkeep=False)
+    log = lakelog.open(tmp_path, {"auto_mkdir": True}, upkeep=False).log
+    assert TableLocation.of(log, None).storage_options == {"auto_mkdir": True}
+    assert TableLocation.of(log, {}).storage_options == {}
+    assert TableLocation.of(log, None).store().root == log.store.root
+
+
 def test_columns_without_values_are_null(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("docMappingJson", "companionFastFieldMode")

@@ -95,7 +95,8 @@ def checkpoint(
             before publication.
         parts: Number of files that contain file actions (approximate for V2); None: by size.
         strategy: How the state is replayed; see `lakelog.spark.strategy`.
-        storage_options: Passed to the fsspec filesystem of the location, here and on executors.
+        storage_options: Passed to the fsspec filesystem of the location, here and on executors;
+            None for those with which `table` was opened.
 
     Raises:
         TableNotFoundError: The table does not exist.
@@ -209,7 +210,7 @@ class _SparkPartWriter:
         meta = self._meta()
         self._written = self._run_tasks(
             TaskWriter(
-                TableLocation.of(self._log.table, self._storage_options, self._log.dialect.name),
+                TableLocation.of(self._log, self._storage_options),
                 self.plan,
                 self._comparison,
                 meta,

@@ -113,7 +113,7 @@ def replay(
         columns: The flattened column, or several in order; None for all. With ``broadcast``,
             columns that a query does not use are never read.
         storage_options: Passed to the fsspec filesystem of the location, and, for ``hash``, on
-            executors.
+            executors; None for those with which `table` was opened.
         verify: Whether the checkpoint is first searched for repeated files, which show that a part
             was copied over another. None does so for up to a million rows, and if two files look
             alike. ``hash`` and ``polars`` always do.
@@ -205,7 +205,7 @@ def replay_state(
         _verify(spark, state, footers, known, verify)
         frame = _broadcast(spark, state, footers, known, columns)
     else:
-        place = TableLocation.of(log.table, storage_options, log.dialect.name)
+        place = TableLocation.of(log, storage_options)
         pieces = log_splits(state, footers.paths)
         files = replay_in_partitions(
             spark, place, pieces, columns, choice, state.meta, about_rows=sizes.rows

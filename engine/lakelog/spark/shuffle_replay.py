@@ -22,6 +22,7 @@ from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile, statistics_text
 from lakelog.dialects.registry import named
 from lakelog.errors import InvalidActionError
+from lakelog.log.context import Log
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import reconcile_files, with_path_texts
@@ -51,10 +52,12 @@ class TableLocation:
     format: str
 
     @staticmethod
-    def of(root: str, storage_options: Mapping[str, Any] | None, format: str) -> TableLocation:
-        """The location of a table that is open at `root`."""
+    def of(log: Log, storage_options: Mapping[str, Any] | None) -> TableLocation:
+        """The location of an open table; without options, those with which it was opened."""
+        root = log.table
         local = "://" not in root and "::" not in root
-        return TableLocation(os.path.abspath(root) if local else root, storage_options, format)
+        options = log.storage_options if storage_options is None else storage_options
+        return TableLocation(os.path.abspath(root) if local else root, options, log.dialect.name)
 
     def store(self) -> LogStore:
         """The store, opened again, because stores are not sent to executors."""
