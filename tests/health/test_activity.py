@@ -89,6 +89,11 @@ def test_a_time_axis_has_at_most_ninety_buckets(seconds: int, words: str) -> Non
     assert in_buckets(times.to_frame())["bucket"].len() == 2, every
 
 
+def test_buckets_cover_times_of_commits_that_are_not_in_order() -> None:
+    times = pl.Series("timestamp", [10**9, *range(0, 10**9, 10**6)]).cast(pl.Datetime("ms", "UTC"))
+    assert in_buckets(times.to_frame())["bucket"].n_unique() <= 90
+
+
 @pytest.mark.parametrize("name", ["operation", "userName"])
 def test_rare_operations_and_users_are_grouped_as_other(name: str) -> None:
     values = [f"v{n}" for n in range(10) for _ in range(10 - n)] + [None]

@@ -194,7 +194,8 @@ def _per_commit(files: pl.DataFrame, *, begins: bool) -> pl.DataFrame:
 
 def bucket(commits: pl.DataFrame) -> tuple[str, str]:
     """The width of the buckets of a time axis: as Polars writes it, and in words."""
-    times = commits["timestamp"].drop_nulls().to_physical()
+    # Sorted: after a change of a clock, the last commit is not the newest.
+    times = commits["timestamp"].drop_nulls().to_physical().sort()
     span_s = (times[-1] - times[0]) / 1000 if times.len() else 0
     fitting = (each for each in _BUCKETS if span_s / each[0] <= _MOST_BUCKETS)
     _, every, words = next(fitting, (0, "1y", "year"))
