@@ -141,6 +141,36 @@ def test_retention_of_the_table_is_used(tmp_path: Path) -> None:
     assert plan(made.table()).checkpoint_version == 5
 
 
+@pytest.mark.parametrize(
+    ("form", "configuration"),
+    [
+        (
+            "delta",
+            {
+                "delta.logRetentionDuration": "interval 1000000 days",
+                "delta.deletedFileRetentionDuration": "interval 100000000000 weeks",
+                "delta.setTransactionRetentionDuration": "interval 100000000000 weeks",
+            },
+        ),
+        ("indextables", {"spark.indextables.logRetention.duration": f"{2**62}"}),
+    ],
+)
+def test_retention_of_any_length_keeps_everything(
+    tmp_path: Path, form: str, configuration: dict[str, str]
+) -> None:
+    made = MadeLog(tmp_path / "t", form, configuration)
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    table = made.table()
+    assert str(table.cleanup())
+    assert clean(table).files.height == 0
+    assert table.doctor(files=True).table
+    assert table.report(tmp_path / "report.html")
+    if form == "delta":
+        assert str(table.vacuum())
+        assert table.checkpoint().version == 39
+
+
 def test_names_that_are_not_utf8_are_kept_and_block_nothing(tmp_path: Path) -> None:
     made = aged(tmp_path)
     try:

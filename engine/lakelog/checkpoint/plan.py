@@ -87,7 +87,7 @@ from lakelog.dialects.properties import CHECKPOINT_FAMILIES
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
-from lakelog.model.durations import parse_interval_ms
+from lakelog.model.durations import LONGEST_MS, property_ms
 from lakelog.model.metadata import Metadata
 
 _DEFAULT_INTERVAL = 10
@@ -192,7 +192,9 @@ class _Reader:
 
     def duration_ms(self, key: str, default_ms: int, delta: str) -> int:
         interval = self._values.get(f"{_DELTA}{delta}".lower())
-        return self.whole(key, default_ms) if interval is None else parse_interval_ms(interval)
+        if interval is None:
+            return min(self.whole(key, default_ms), LONGEST_MS)
+        return property_ms(interval)
 
 
 SIDECAR_ACTIONS = 50_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakelog.errors import InvalidInputError
-from lakelog.model.durations import parse_interval_ms
+from lakelog.model.durations import property_ms
 from lakelog.model.metadata import in_any_case
 from lakelog.storage.bounded import ReadLimits
 
@@ -24,13 +24,13 @@ _DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """Retention of tombstones, in milliseconds (default: one week)."""
     value = configuration.get(_DELETED_FILE_RETENTION)
-    return _DEFAULT_DELETED_FILE_RETENTION_MS if value is None else parse_interval_ms(value)
+    return _DEFAULT_DELETED_FILE_RETENTION_MS if value is None else property_ms(value)
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """Retention of transaction identifiers, in milliseconds; None: unlimited."""
     value = configuration.get(_TRANSACTION_RETENTION)
-    return None if value is None else parse_interval_ms(value)
+    return None if value is None else property_ms(value)
 
 
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:

@@ -50,8 +50,17 @@ def parse_interval_ms(text: str) -> int:
     return total
 
 
-_LONGEST_MS = 60_000_000_000_000
+LONGEST_MS = 60_000_000_000_000
 """About 1,900 years: subtracting it from the current time gives a valid date."""
+
+
+def property_ms(text: str) -> int:
+    """The interval of a table property, at most `LONGEST_MS`: it may be longer, to mean for ever.
+
+    >>> property_ms("interval 7 days"), property_ms("interval 1000000 days")
+    (604800000, 60000000000000)
+    """
+    return min(parse_interval_ms(text), LONGEST_MS)
 
 
 def to_duration_ms(value: Duration) -> int:
@@ -66,7 +75,7 @@ def to_duration_ms(value: Duration) -> int:
         found = value // dt.timedelta(milliseconds=1)
     else:
         found = value
-    if type(found) is not int or not 0 <= found <= _LONGEST_MS:
+    if type(found) is not int or not 0 <= found <= LONGEST_MS:
         raise InvalidInputError(
             "invalid duration",
             expected="milliseconds, a timedelta, or a text such as '30 days'",

@@ -25,7 +25,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.replay import live_domains
 from lakelog.model import actions
-from lakelog.model.durations import parse_interval_ms
+from lakelog.model.durations import property_ms
 from lakelog.model.metadata import Metadata, Protocol, in_any_case
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.action_input import rows_frame, stage_one, stage_table
@@ -52,7 +52,7 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
     if re.fullmatch(r"\s*\d{1,9}\s*", value, re.ASCII):
         return int(value) * _HOUR_MS
     try:
-        return parse_interval_ms(value)
+        return property_ms(value)
     except InvalidInputError as cause:
         raise InvalidPropertyError(
             f"the value of {COOLDOWN_PROPERTY} is not a valid duration",
