@@ -113,6 +113,27 @@ def test_user_schema_is_applied_and_checked(where: Path) -> None:
             reader(where, schema).partitions(start, end)
 
 
+@pytest.mark.parametrize("feed", ["true", "false"])
+def test_stream_loaded_before_a_column_was_added_is_refused(where: Path, feed: str) -> None:
+    def loaded(**options: str) -> tuple[LakelogDataSource, StructType]:
+        source = LakelogDataSource({"path": str(where), "readChangeFeed": feed, **options})
+        return source, source.schema()
+
+    def partitions(source: LakelogDataSource, schema: StructType) -> Any:
+        made: Any = pickle.loads(cloudpickle.dumps(source)).streamReader(schema)
+        start = made.initialOffset()
+        return made.partitions(start, made.latestOffset(start, ReadAllAvailable()))
+
+    old, some = loaded(), loaded(columns="id,day")
+    lakelog.open(where).alter.add_columns({"more": pl.Int64})
+    with pytest.raises(StreamMismatchError, match="loaded without: more") as caught:
+        partitions(*old)
+    assert "load the stream again" in (caught.value.hint or "")
+    unasked = LakelogDataSource(old[0].options)
+    for source, schema in (some, loaded(), (unasked, SCHEMA)):
+        assert partitions(source, schema)
+
+
 def test_error_of_changed_rows_names_the_option(where: Path) -> None:
     made = reader(where, startingVersion=4)
     start = made.initialOffset()

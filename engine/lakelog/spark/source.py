@@ -165,7 +165,10 @@ class LakelogDataSource(DataSource):
         from lakelog.spark.stream_source import RefusedStream, stream_reader
 
         try:
-            return stream_reader(self._parsed("stream", schema), schema, self.parallelism)
+            options = self._parsed("stream", schema)
+            # Spark asks for the schema unless the user passed one.
+            whole = self.pinned is not None and "columns" not in options.values
+            return stream_reader(options, schema, self.parallelism, whole=whole)
         except LakelogError as error:
             return RefusedStream(error)
 

@@ -555,7 +555,7 @@ class StreamPlanner:
         if what is None:
             return
         if version > self.snapshot.version:
-            hint = f"start the stream again: it continues with the table's latest schema; {_NEW}"
+            hint = f"load and start the stream again: it continues with the latest schema; {_NEW}"
         else:
             hint = (
                 "the latest schema would change its rows: begin a new stream, with a "

@@ -2,7 +2,8 @@
 
 Spark keeps one reader on the driver while a query runs; it determines the end of each batch
 (`lakelog.spark.stream_planner`) and distributes its files. The readers in tasks have only their
-share. The schema of a stream is the table's schema when the query was started.
+share. The schema of a stream is the table's schema when the query was started; a stream that was
+loaded as all columns of the table is refused if the table has others by then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.errors import InvalidInputError, LakelogError, StreamMismatchError
 from lakelog.lazy import cached_property
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakelog.data.files import ReadPlan
+    from lakelog.model import contract
+    from lakelog.snapshot import Snapshot
 
 _FILES_PER_TRIGGER = 1000
 """Default maximum number of files per batch, as in Delta's source."""
@@ -51,8 +54,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     of the initial version on the driver; a batch of rows per task.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType, tasks: int) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, tasks: int, *, whole: bool
+    ) -> None:
         self._options = options
+        self._whole = whole
         self._schema = schema
         self._tasks = tasks
         self._arrow = arrow_schema(schema)
@@ -68,12 +74,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             changes=options.get("readChangeFeed", False),
         )
 
+    def _check_columns(self, snapshot: Snapshot, struct: contract.Struct) -> None:
+        """Raise unless the stream's columns are in the table, and all of them if it is `whole`."""
+        check_asked(self._schema, spark_schema(struct, self._schema.names))
+        added = [name for name in struct.names if name not in self._schema.names]
+        if self._whole and added:
+            raise StreamMismatchError(
+                f"the table has a column that the stream was loaded without: {added[0]}",
+                path=snapshot.path,
+                version=snapshot.version,
+                expected=", ".join(self._schema.names),
+                found=", ".join(struct.names),
+                hint="load the stream again; to leave columns out, pass option columns or a schema",
+            )
+
     @cached_property
     def _plan(self) -> ReadPlan:
         from lakelog.data.files import ReadPlan
 
         snapshot = self._backlog.snapshot
-        check_asked(self._schema, spark_schema(snapshot.schema, self._schema.names))
+        self._check_columns(snapshot, snapshot.schema)
         return ReadPlan.of(snapshot, self._schema.names, self._options.storage_options)
 
     @readable
@@ -156,7 +176,7 @@ class ChangeStreamReader(StreamReader):
         from lakelog.data.change_feed import change_schema
 
         snapshot = self._backlog.snapshot
-        check_asked(self._schema, spark_schema(change_schema(snapshot), self._schema.names))
+        self._check_columns(snapshot, change_schema(snapshot))
         return snapshot.version
 
     @readable
@@ -246,9 +266,9 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def stream_reader(
-    options: SourceOptions, schema: StructType, parallelism: int | None
+    options: SourceOptions, schema: StructType, parallelism: int | None, *, whole: bool = False
 ) -> StreamReader:
-    """The reader of a stream."""
+    """The reader of a stream; `whole` if it was loaded as all columns of the table."""
     tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
     kind = ChangeStreamReader if options.get("readChangeFeed") else StreamReader
-    return kind(options, schema, tasks)
+    return kind(options, schema, tasks, whole=whole)
