@@ -371,6 +371,19 @@ def test_a_longer_retention_keeps_files_whose_removes_a_checkpoint_dropped(tmp_p
     assert planned(table, retention="8 days") == ["nine.parquet"]
 
 
+def test_a_raised_retention_keeps_files_whose_removes_a_checkpoint_dropped(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where))
+    table = at(where, Clock())
+    add(table, "gone.parquet")
+    put(where, "gone.parquet")
+    remove(table, "gone.parquet", age_days=10)
+    table.checkpoint()
+    assert planned(table) == ["gone.parquet"]
+    table.alter.set_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
+    assert planned(table) == []
+
+
 def test_requested_versions_keep_their_files(where: Path, table: Table) -> None:
     for name in "abc":
         put(where, name)

@@ -52,6 +52,7 @@ from lakelog.errors import (
 from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
 from lakelog.log.history import by_size, with_stable_listing
+from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
@@ -349,8 +350,11 @@ class Vacuum:
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
             found.add(_removed_since(frame, cutoff_ms))
-        if (self.retention_ms or 0) > self._promised(snapshot.metadata):
-            # Checkpoints drop the removes that are older than the table's own retention.
+        promised = self._promised(snapshot.metadata)
+        retention_ms = promised if self.retention_ms is None else self.retention_ms
+        if retention_ms > min(promised, deleted_file_retention_ms({})):
+            # Checkpoints drop the removes that are older than the table's own retention, which was
+            # the default before the property was set.
             with_stable_listing(
                 self.log, lambda listing: self._protect_removed(listing, found, cutoff_ms)
             )
