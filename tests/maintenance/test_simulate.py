@@ -15,7 +15,7 @@ from lakelog.display import size_text
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.maintenance.retention_simulation import SCHEMA
 from tests.budget import share_of
-from tests.maintenance.logs import DAY_MS, MadeLog, fresh
+from tests.maintenance.logs import DAY_MS, NOW_MS, MadeLog, fresh
 
 
 @pytest.fixture
@@ -42,6 +42,19 @@ def test_first_row_is_the_current_retention(made: MadeLog) -> None:
     )
     assert row["change_feed_from"] is None
     assert made.names() == names
+
+
+def test_oldest_time_is_the_in_commit_timestamp_also_without_a_checkpoint(tmp_path: Path) -> None:
+    made = MadeLog(
+        tmp_path / "table",
+        configuration={"delta.enableInCommitTimestamps": "true"},
+        writer_features=("inCommitTimestamp",),
+        in_commit=lambda version: NOW_MS - (60 - version) * DAY_MS,
+    )
+    made.commits(0 for _ in range(3))  # a copy of today
+    [row] = made.table().simulate_retention().iter_rows(named=True)
+    assert (row["gate"], row["oldest_version"]) == ("no-cut-off-checkpoint", 0)
+    assert row["oldest_time"] == dt.datetime.fromtimestamp(NOW_MS / 1000 - 60 * 86_400, dt.UTC)
 
 
 def test_each_proposal_has_a_row(made: MadeLog) -> None:

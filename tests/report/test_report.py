@@ -310,3 +310,18 @@ def test_history_of_the_page_begins_above_a_commit_that_cannot_be_read(tmp_path:
     (line,) = (text for text in texts if text.startswith("The history begins above version 2: "))
     assert f"{2:020d}.json" in line
     assert texts[texts.index("commits in the log") - 1] == "4"
+
+
+def test_retention_figure_has_the_in_commit_timestamp_of_the_oldest_commit(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    made.commit(
+        0,
+        info("CREATE TABLE", inCommitTimestamp=1_600_000_000_000),
+        protocol(1, 7, writerFeatures=["inCommitTimestamp"]),
+        metadata(properties={"delta.enableInCommitTimestamps": "true"}),
+    )
+    page = tmp_path / "report.html"
+    made.table.report(page)
+    text = page.read_text("utf-8")
+    assert '{"what":"commits in the log","start":"2020-09-13T12:26:40Z"' in text
+    assert "2020-09-13 12:26:40 UTC" in parsed(page).texts

@@ -142,7 +142,7 @@ def survey(
         protocol, metadata = snapshot.protocol, snapshot.metadata
         options = options or CheckpointOptions.of(metadata.configuration, log.dialect)
         gate = _of_properties(snapshot.table_configuration, options, request)
-        commits = _timed(seen, commits, listing, protocol, metadata)
+        commits = timed_commits(seen, commits, listing, protocol, metadata)
     options = options or CheckpointOptions()
     retention = _retention(options, request, log, promised=protocol is not None)
     protected = _protected_before(protocol, snapshot.metadata) if protocol is not None else 0
@@ -251,7 +251,7 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
     return int(text)
 
 
-def _timed(
+def timed_commits(
     log: Log, commits: Commits, listing: LogListing, protocol: Protocol, metadata: Metadata
 ) -> Commits:
     """The commits, with in-commit timestamps if the table has them."""

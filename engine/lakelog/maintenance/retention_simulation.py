@@ -23,8 +23,8 @@ from lakelog.log.history import as_time
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance.inventory import HidingStore
-from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
-from lakelog.maintenance.retention_bounds import GATES
+from lakelog.maintenance.log_survey import Request, Survey, survey, timed_commits, with_stable_files
+from lakelog.maintenance.retention_bounds import GATES, Commits
 from lakelog.model.durations import Duration, duration_text, to_duration_ms
 from lakelog.storage.base import FileEntry
 
@@ -191,6 +191,8 @@ def _simulated(
         before, ranges = rebuildable(seen.listing), rebuildable(left)
         oldest = ranges[-1][0]
         times = seen.commits.times_ms()
+        # A gate such as a missing checkpoint leaves the survey without in-commit timestamps.
+        timed = timed_commits(seen.log, seen.commits, seen.listing, snapshot.protocol, metadata)
         bound = log.clock() - tried_options.deleted_file_retention_ms
         expired = tombstones.filter(pl.col("deletionTimestamp").fill_null(0) <= bound)
         removed = _last_removal(expired, seen, times)
@@ -213,7 +215,7 @@ def _simulated(
                 "deleted_file_retention_ms": tried_options.deleted_file_retention_ms,
                 "gate": seen.horizon.gate,
                 "oldest_version": oldest,
-                "oldest_time": _time_of(seen, oldest),
+                "oldest_time": _time_of(timed, oldest),
                 "versions_lost": _count(before) - _count(ranges),
                 "log_files": seen.deletable.height,
                 "log_bytes": int(seen.deletable["size_bytes"].sum()),
@@ -264,9 +266,8 @@ def _last_removal(
     return max(last)
 
 
-def _time_of(seen: Survey, version: int) -> int | None:
+def _time_of(commits: Commits, version: int) -> int | None:
     """Time of a version's commit, in milliseconds; None if the commit was deleted."""
-    commits = seen.commits
     at = int(np.searchsorted(commits.versions, version))
     if at == len(commits.versions) or int(commits.versions[at]) != version:
         return None

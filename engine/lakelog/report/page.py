@@ -27,7 +27,7 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_labels
-from lakelog.log.context import Log, commit_times, utc_time
+from lakelog.log.context import Log, utc_time
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance.retention_simulation import simulate
@@ -297,7 +297,7 @@ def _figures(
             page.figure(partitions),
             _table(rows),
         )
-    yield _retention(page, log, snapshot)
+    yield _retention(page, log, snapshot, activity)
 
 
 def _counts(commits: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -306,12 +306,12 @@ def _counts(commits: pl.DataFrame, name: str) -> pl.DataFrame:
     return counts.sort("commits", name, descending=[True, False])
 
 
-def _retention(page: _Page, log: Log, snapshot: LogSnapshot) -> str:
+def _retention(page: _Page, log: Log, snapshot: LogSnapshot, activity: Activity) -> str:
     now_ms = log.clock()
     found = simulate(log, [], latest=snapshot).row(0, named=True)
-    listing = log.list_all()
-    oldest, times_ms = rebuildable(listing)[0][0], commit_times(listing.commits)
-    first_ms = times_ms["timestamp"][0] if times_ms.height else None
+    oldest = rebuildable(log.list_all())[0][0]
+    times_ms = activity.commits["timestamp"].drop_nulls().to_physical()
+    first_ms = times_ms[0] if times_ms.len() else None
     spans = [
         ("commits in the log", first_ms, now_ms),
         ("promised by the log retention", now_ms - int(found["log_retention_ms"]), now_ms),
