@@ -357,6 +357,25 @@ def test_live_file_of_another_length_is_reported_and_never_removed(
     assert "f4" in paths(lakelog.open(str(where)))
 
 
+@pytest.mark.parametrize("link", ["p=a", "p=a/x"])
+def test_files_behind_a_dangling_link_are_not_removed(tmp_path: Path, link: str) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    for name in paths(table):
+        (where / name).write_bytes(bytes(int(name[1:])))
+    with table.transaction() as tx:
+        tx.add(path="p=a/x", size=1)
+        tx.add(path="p=b/x", size=1)
+    (where / link).parent.mkdir(exist_ok=True)
+    (where / link).symlink_to(tmp_path / "not mounted")
+    report = repaired(table, remove_missing=True)
+    assert report.repaired["path"].to_list() == ["p=b/x"]
+    assert report.left.select("kind", "path", "action").rows() == [
+        ("data-missing", "p=a/x", "refuse")
+    ]
+    assert "may not be reachable" in report.left["why"][0]
+
+
 class AppendsAfterListing(StoreWrapper):
     """Another writer appends a row when the folder was listed."""
 

@@ -55,6 +55,7 @@ from lakelog.errors import (
     NotRegularFileError,
     UnsupportedError,
 )
+from lakelog.input_validation import is_unicode
 from lakelog.log.base_checkpoint import Base
 from lakelog.log.context import Log
 from lakelog.log.opening import other_table_ids, unreadable_protocol
@@ -63,9 +64,10 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum_file, contradicts_itself
-from lakelog.maintenance.vacuum import of_entries
+from lakelog.maintenance.vacuum import inside, of_entries
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
+from lakelog.storage.base import links_of
 from lakelog.storage.bounded import FileLocator
 from lakelog.storage.containment import SCHEME
 from lakelog.telemetry import Progress
@@ -78,8 +80,9 @@ _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
 _WHY_MISSING = "restore it, or request its removal: its rows are then permanently lost"
 _WHY_REMOVED = "its rows are lost in any case; readers fail until it is removed"
 _WHY_UNREACHED = (
-    "its folder is outside of the table's folder, and no file was found in it: it may not be "
-    "reachable from here; restore the file, or remove it with Transaction.remove"
+    "it is behind a symbolic link that leads nowhere, or its folder is outside of the table's "
+    "folder, and no file was found in it: it may not be reachable from here; restore the file, or "
+    "remove it with Transaction.remove"
 )
 _WHY_UNCHECKED = (
     "if you trust their location, allow it: lakelog.open(…, allow_external=[…]), or "
@@ -503,6 +506,10 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
             .filter(differs)
             .sort("path")
         )
+        if doubtful.height:
+            dangling = [link.name for link in links_of(log.store) if not link.exists]
+            is_lost = inside(doubtful["name"], [each for each in dangling if is_unicode(each)])
+            doubtful = doubtful.with_columns(pl.col("is_reached") & ~is_lost)
         is_closed = pl.col("folder").is_not_null() & pl.col("prefix").is_null()
         closed = doubtful.filter(is_closed).with_columns(found=pl.lit(_NOT_CHECKED, pl.Int64))
         doubtful = doubtful.filter(~is_closed)

@@ -192,7 +192,7 @@ class References:
         found = paths.hash().is_in(self._joined(self._paths).implode())
         if self._names:
             found |= _names(paths).hash().is_in(self._joined(self._names).implode())
-        return found | _inside(paths, self._linked)
+        return found | inside(paths, self._linked)
 
     @staticmethod
     def _joined(parts: list[pl.Series]) -> pl.Series:
@@ -267,9 +267,9 @@ class Vacuum:
         if not is_complete:
             nested |= _tables_above(self.log.store, files["path"])
         if nested:
-            inside = _inside(files["path"], nested)
-            kept["nested table"] = int(inside.sum())
-            files = files.filter(~inside)
+            is_nested = inside(files["path"], nested)
+            kept["nested table"] = int(is_nested.sum())
+            files = files.filter(~is_nested)
         return VacuumPlan(
             self.log.table,
             snapshot.version,
@@ -551,10 +551,10 @@ def _tables_above(store: LogStore, paths: pl.Series) -> set[str]:
     return _tables_of(log for each in asked for log in compress(each, store.has_folders(each)))
 
 
-def _inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:
+def inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:
     """Which paths are one of the folders, or below one; an empty text is the table's folder."""
-    inside = pl.Series([""], dtype=pl.String).is_in(folders).new_from_index(0, paths.len())
+    found = pl.Series([""], dtype=pl.String).is_in(folders).new_from_index(0, paths.len())
     for depth in {folder.count("/") for folder in folders if folder}:
         above = paths.str.extract(rf"^([^/]*(?:/[^/]*){{{depth}}})(?:/|$)")
-        inside |= above.is_in(folders).fill_null(value=False)
-    return inside
+        found |= above.is_in(folders).fill_null(value=False)
+    return found

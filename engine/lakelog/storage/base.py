@@ -52,10 +52,12 @@ class Link(NamedTuple):
         name: Its path, relative to the root.
         target: The real path of the file or folder that it leads to, relative to the root; an empty
             text for the root or a folder above it, None for another place.
+        exists: Whether the file or folder can be found.
     """
 
     name: str
     target: str | None
+    exists: bool
 
 
 class Upload(Protocol):

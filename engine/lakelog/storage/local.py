@@ -277,7 +277,8 @@ class LocalStore:
                     for entry in scan:
                         if entry.is_symlink():
                             target = _below(os.path.realpath(entry.path), below)
-                            found.append(Link(_slashed(entry.path[len(below) :]), target))
+                            name = _slashed(entry.path[len(below) :])
+                            found.append(Link(name, target, os.path.exists(entry.path)))
                         elif entry.is_dir(follow_symlinks=False):
                             ahead.append(entry.path)
             except (FileNotFoundError, NotADirectoryError):
