@@ -187,6 +187,16 @@ def test_quarantine_on_an_object_store_copies_and_deletes(made: MadeLog) -> None
     assert [content(table, v) for v in range(30)] == before
 
 
+def test_record_of_a_quarantine_whose_files_are_gone_is_purged(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    for path in [p for p in folder.rglob("*") if p.is_file() and p.name != "quarantine.json"]:
+        path.unlink()
+    assert made.table().quarantines().height == 0
+    assert made.table().purge_quarantines(AT_ONCE).height == 0
+    assert not [p for p in folder.rglob("*") if p.is_file()]
+
+
 def test_recent_temporary_files_are_not_purged(made: MadeLog) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
@@ -284,6 +294,7 @@ def test_folder_with_an_invalid_date_is_not_a_quarantine(made: MadeLog) -> None:
 
 MALFORMED = [
     *(b"[]", b"5", b"null", b"{}", b'{"files":5}', b'{"files":[5]}', b"\xff", b""),
+    *(b'{"files":[]}', b'{"files":{}}'),
     *(b'{"files":[{}]}', b'{"files":[{"path":null}]}', b'{"files":[{"path":5}]}'),
     b'{"files":[{"path":"_delta_log/x","version":1e300}]}',
     b'{"files":[{"path":"_delta_log/x","version":99999999999999999999}]}',

@@ -187,7 +187,7 @@ _FILE = {
 
 def quarantines(log: Log) -> pl.DataFrame:
     """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
-    return _described(log, _listed(log))
+    return _described(log, _listed(log)).filter(pl.col("files") > 0)
 
 
 def _described(log: Log, listed: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
@@ -223,7 +223,9 @@ def _creator(log: Log, quarantine: str) -> str | None:
 
 
 def _listed(log: Log) -> dict[str, list[tuple[str, int]]]:
-    """Names and sizes of the files in each quarantine, without its record and temporary files."""
+    """Names and sizes of the files in each quarantine, without its record and temporary files; a
+    quarantine may have its record alone.
+    """
     found: dict[str, list[tuple[str, int]]] = {}
     abandoned_ms = log.clock() - _DAY_MS
     for batch in log.store.walk(f"{log.dialect.log_folder}/{QUARANTINE}"):
@@ -235,12 +237,12 @@ def _listed(log: Log) -> dict[str, list[tuple[str, int]]]:
                 files = found.setdefault(id_, [])
                 if name != _RECORD:
                     files.append((name, entry.size_bytes))
-    return {id_: files for id_, files in found.items() if files}
+    return found
 
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
-    """Delete quarantines that are at least `older_than_ms` old, and return them. With an age below
-    the duration of a cleanup, a quarantine that is being filled is deleted too.
+    """Delete quarantines that are at least `older_than_ms` old; returns those that had files. With
+    an age below the duration of a cleanup, a quarantine that is being filled is deleted too.
     """
     if older_than_ms < 0:
         raise InvalidInputError(
@@ -256,6 +258,7 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
             raise errors[0]
         # Last, so that remaining files are still reported after an error.
         log.store.delete(f"{folder}/{_RECORD}")
+    old = old.filter(pl.col("files") > 0)
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old
 
@@ -278,6 +281,8 @@ def recorded_files(log: Log, quarantine: object) -> tuple[pl.DataFrame, dict[str
         raise _without_record(log, quarantine, path) from cause
     except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise _malformed(path, str(cause)) from cause
+    if files.is_empty():
+        raise _malformed(path, "no file")
     wrong = files.filter(~_is_log_path(log).fill_null(value=False))
     if wrong.height:
         raise _malformed(path, f"not a file of the log: {wrong['path'][0]}")
@@ -297,7 +302,7 @@ def _is_log_path(log: Log) -> pl.Expr:
 
 def _without_record(log: Log, quarantine: str, path: str) -> LakelogError:
     """The error for a quarantine that does not exist, or has files but no record."""
-    listed = _listed(log)
+    listed = {id_: files for id_, files in _listed(log).items() if files}
     if quarantine not in listed:
         return InvalidInputError(
             "quarantine not found",
