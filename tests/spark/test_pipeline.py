@@ -166,7 +166,8 @@ def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
 
 VALUES = (
     "b tinyint, d decimal(10,2), f float, x double, da date, ts timestamp, tn timestamp_ntz, "
-    "bs array<tinyint>, bm map<string, tinyint>, st struct<d: decimal(5,1), das: array<date>>"
+    "bs array<tinyint>, bm map<string, tinyint>, st struct<d: decimal(5,1), das: array<date>>, "
+    "s string, ss array<string>, sm map<string, string>"
 )
 
 
@@ -203,6 +204,13 @@ def values_of(spark: Any, path: Path, lines: list[str], **options: str) -> list[
         '{"ts": "10:00:00"}',
         '{"ts": 1767225600000}',
         '{"tn": "2026-01-01T00:00:00.123456789"}',
+        '{"s": 0.10}',
+        '{"s": true}',
+        '{"ss": ["a", {"b": 1.0}]}',
+        '{"sm": {"k": 1e400}}',
+        '{"s": "a\\ud800b"}',
+        '{"s": "\\\\\\ud83d\\\\ude00"}',
+        '{"sm": {"\\udc00": "x"}}',
     ],
 )
 def test_a_line_with_a_value_that_spark_would_change_is_refused(
@@ -229,6 +237,10 @@ def test_values_that_fit_are_read_at_every_depth(spark: Any, tmp_path: Path) -> 
          {"bs": [1, None], "bm": {"k": 1, "n": None}}),
         ('{"st": {"d": 1.50, "das": ["2026-01-01", null]}}',
          {"st": {"d": Decimal("1.5"), "das": [day, None]}}),
+        ('{"s": "0.10", "ss": ["", null], "sm": {"k": "1", "n": null}}',
+         {"s": "0.10", "ss": ["", None], "sm": {"k": "1", "n": None}}),
+        ('{"s": "\\ud83d\\uDE00 \\\\ud800"}', {"s": "\N{GRINNING FACE} \\ud800"}),
+        ('{"s": null}', {}),
         ('{"st": {}}', {"st": {"d": None, "das": None}}),
         ('{"st": null, "bs": [], "b": null}', {"bs": []}),
         ("{}", {}),

@@ -66,6 +66,9 @@ _ISO_8601 = {
     "timestamp_ntz": ("timestampntzformat", rf"\A{_DATE}({_TIME})?\z"),
 }
 """The texts of dates and times, and Spark's options that replace them."""
+_PAIRED = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+"""Escaped backslashes, and escapes of two code units that are one character."""
+_SURROGATE = r"\\u[dD][89a-fA-F]"
 _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
 
 
@@ -113,10 +116,11 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 
     # Spark ignores what follows an array: after a "]" in the line, the 0 is not counted.
     whole = (length("]") == 1) & (length(",0]") == 2)
+    unpaired = sql.regexp_replace(line, _PAIRED, " ").rlike(_SURROGATE)
     rows = lines.where(sql.trim(line) != "").select(
         read(schema).alias("row"),
         *((read(checked).alias("again"),) if checked.fields else ()),
-        (whole & sql.is_valid_utf8(line)).alias("whole"),
+        (whole & sql.is_valid_utf8(line) & ~unpaired).alias("whole"),
         sql.to_json(details).alias("details"),
         *folders,
     )
@@ -134,8 +138,9 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 @dataclass(frozen=True)
 class _Fit:
     """Finds values that ``from_json`` changes: it wraps bytes, rounds decimals, reads numbers out
-    of range as infinite, and reads only the beginning of a date or a time. Such columns are read
-    again as variants, which keep digits and text. `options` are names in lower case.
+    of range as infinite, reads only the beginning of a date or a time, and other values as texts
+    with other digits. Such columns are read again as variants, which keep digits and text.
+    `options` are names in lower case.
     """
 
     sql: Any
@@ -184,6 +189,8 @@ class _Fit:
         name = type_.typeName()
         if name == "byte":
             return lambda _, text: text.try_cast("int").between(-128, 127)
+        if name == "string":
+            return lambda value, _: self.sql.schema_of_variant(value).isin("STRING", "VOID")
         if name == "decimal":
             return partial(self._fits_decimal, type_)
         if name in {"float", "double"}:
