@@ -357,6 +357,19 @@ def test_live_file_of_another_length_is_reported_and_never_removed(
     assert "f4" in paths(lakelog.open(str(where)))
 
 
+def test_an_empty_file_is_reported_also_if_the_log_records_no_length(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = lakelog.create(where, {"id": pl.Int64}, upkeep=False)
+    with table.transaction() as tx:
+        tx.add(path="unknown", size=0)
+        tx.add(path="empty", size=0)
+    (where / "unknown").write_bytes(b"PAR1")
+    (where / "empty").touch()
+    (row,) = plan_of(table, check_files=True).findings.rows(named=True)
+    assert (row["kind"], row["path"], row["action"]) == ("data-length", "empty", "refuse")
+    assert row["problem"] == "a live file is empty, and the log records 0 bytes"
+
+
 @pytest.mark.parametrize("link", ["p=a", "p=a/x"])
 def test_files_behind_a_dangling_link_are_not_removed(tmp_path: Path, link: str) -> None:
     where = tmp_path / "table"

@@ -426,6 +426,8 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
         yield Finding("data-missing", path, version, "a live file was not found", action, why, 1)
     for path, size, length in data.select("path", "size", "found").drop_nulls().rows():
         problem = f"a live file has {length:,} bytes, and the log records {size:,}"
+        if not length:
+            problem = f"a live file is empty, and the log records {size:,} bytes"
         yield Finding("data-length", path, version, problem, REFUSE, _WHY_UNREADABLE, 1)
     # Without its data file, a vector does not matter.
     used = vectors.filter(~pl.col("of").is_in(missing.implode()))["path"]
@@ -490,7 +492,7 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
     path, size, found = pl.col("path"), pl.col("size"), pl.col("found")
     # Some writers record 0 or -1 for an unknown size, which reading accepts.
     is_length = (found == size) | (size <= 0)
-    agrees = pl.when("is_vector").then(found >= size).otherwise(is_length)
+    agrees = pl.when("is_vector").then(found >= size).otherwise(is_length & (found > 0))
     differs = found.is_null() | ~agrees.fill_null(value=True)
     wanted = wanted.with_columns(folder=path.str.extract(_ABSOLUTE_FOLDER))
     with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:
