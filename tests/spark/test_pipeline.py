@@ -221,6 +221,32 @@ def test_a_line_with_a_value_that_spark_would_change_is_refused(
     assert (error.value.line, error.value.found) == (2, line)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.legacy.timeParserPolicy", "legacy"),
+        ("spark.sql.legacy.json.allowEmptyString.enabled", "true"),
+    ],
+)
+def test_settings_with_which_spark_changes_values_are_refused(
+    either: Any, tmp_path: Path, name: str, value: str
+) -> None:
+    table = lakelog.create(tmp_path / "t", {"day": pl.Date, "note": pl.String}, upkeep=False)
+    (tmp_path / "b.json").write_text('{"day": "2024-02-30", "note": ""}\n')
+    source = Ingest(mode="batch", batch_id=1, format="json", path=f"{tmp_path}/b.json")
+    pipeline = Pipeline("days", Target(path=f"{tmp_path}/t"), ingest=source)
+    either.conf.set(name, value)
+    try:
+        with pytest.raises(InvalidInputError, match=name) as caught:
+            pipeline.run(either)
+    finally:
+        either.conf.unset(name)
+    assert "spark.conf.set" in (caught.value.hint or "")
+    assert table.version() == 0
+    with pytest.raises(CorruptionError):
+        pipeline.run(either)
+
+
 def test_values_that_fit_are_read_at_every_depth(spark: Any, tmp_path: Path) -> None:
     inf, day, amount = float("inf"), dt.date(2026, 1, 1), Decimal("1.23")
     (single,) = struct.unpack("f", struct.pack("f", 1e38))

@@ -69,6 +69,11 @@ _ISO_8601 = {
 _PAIRED = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 """Escaped backslashes, and escapes of two code units that are one character."""
 _SURROGATE = r"\\u[dD][89a-fA-F]"
+_SETTINGS = {
+    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "CORRECTED"),
+    "spark.sql.legacy.json.allowEmptyString.enabled": ("TRUE", "false"),
+}
+"""Settings of a session and their values that change what JSON means; and those that do not."""
 _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
 
 
@@ -84,6 +89,19 @@ def _refuse_loose(options: Mapping[str, str]) -> None:
                 expected="no option that accepts lines which are not JSON of the schema",
                 found=f"{name} = {value}",
                 hint="remove the option, or fix the files",
+            )
+
+
+def _refuse_legacy(spark: Any) -> None:
+    """Raise for settings with which Spark reads other dates, or empty text as null."""
+    for name, (loose, strict) in _SETTINGS.items():
+        found = spark.conf.get(name, strict)
+        if found.upper() == loose:
+            raise InvalidInputError(
+                f"[ingest] with the session's setting {name} Spark changes values of NDJSON",
+                expected=strict,
+                found=found,
+                hint=f'call spark.conf.set("{name}", "{strict}") before the pipeline',
             )
 
 
@@ -354,6 +372,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     if form == "json":
         _refuse_loose(options)
     if lines:
+        _refuse_legacy(spark)
         reader = reader.format("text")
     else:
         reader = reader.format(step.format)
