@@ -625,6 +625,7 @@ def test_files_that_the_log_refers_to_by_a_link_are_kept(
     (where / link).symlink_to(target)
     (where / "dangling").symlink_to("nothing")
     (where / "outside").symlink_to(where.parent / "elsewhere")
+    (where / "loop").symlink_to("loop")
     add(table, "p=a/x.parquet")
     listed = pl.DataFrame({"path": [real], "size": [10], "modificationTime": [0]})
     assert planned(table) == planned(table, inventory=listed) == []

@@ -63,6 +63,22 @@ class TestLocalStore:
         (Path(store.root) / "log/dangling").symlink_to("gone")
         assert [e.name for e in store.list_from("log")] == ["f", "link"]
 
+    def test_link_to_itself_is_absent_and_hides_no_other_file(
+        self, store: LogStore, write: Write
+    ) -> None:
+        write("log/f", b"x")
+        (Path(store.root) / "log/loop").symlink_to("loop")
+        assert [e.name for e in store.list_from("log")] == ["f"]
+        assert [e.name for batch in store.walk() for e in batch] == ["log/f"]
+        assert store.list_folders("log") == store.list_from("log/loop") == []
+        assert list(store.walk("log/loop")) == []
+        assert store.has_folders(["log/loop"]) == [False]
+        assert store.stat("log/loop") is None
+        for read in (store.read, store.open):
+            with pytest.raises(NotFoundError, match="a dangling link"):
+                read("log/loop")
+        assert not store.put_if_absent("log/loop", b"x")
+
     def test_failing_disk_raises_unavailable_error(
         self, store: LogStore, write: Write, monkeypatch: pytest.MonkeyPatch
     ) -> None:

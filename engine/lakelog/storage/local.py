@@ -75,19 +75,15 @@ class LocalStore:
         try:
             with os.scandir(self.path_of(folder)) as scan:
                 for entry in scan:
-                    if entry.name >= start and not entry.is_dir():
-                        try:
-                            status = entry.stat()
-                        except FileNotFoundError:
-                            continue  # deleted after it was listed
+                    if entry.name >= start and (status := _status_of_file(entry)) is not None:
                         if entry.name[0] == "." and TEMPORARY.fullmatch(entry.name):
                             continue
                         entries.append(
                             FileEntry(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)
                         )
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         except OSError as cause:
+            if _is_absent(cause):
+                return []
             raise _unavailable(folder, cause) from cause
         entries.sort(key=lambda e: e.name)
         return entries
@@ -96,10 +92,10 @@ class LocalStore:
         """Names of the folders directly in `folder`, sorted."""
         try:
             with os.scandir(self.path_of(folder)) as scan:
-                return sorted(entry.name for entry in scan if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+                return sorted(entry.name for entry in scan if _is_folder(entry))
         except OSError as cause:
+            if _is_absent(cause):
+                return []
             raise _unavailable(folder, cause) from cause
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
@@ -110,9 +106,9 @@ class LocalStore:
         # Not `isdir`, which is false for a folder that may not be read.
         try:
             return stat.S_ISDIR(os.stat(self.path_of(folder)).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
         except OSError as cause:
+            if _is_absent(cause):
+                return False
             raise _unavailable(folder, cause) from cause
 
     def read(self, path: str) -> bytes:
@@ -125,10 +121,8 @@ class LocalStore:
                 return _content(descriptor, size_bytes)
             finally:
                 os.close(descriptor)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
-            raise _not_found(path, cause) from cause
         except OSError as cause:
-            raise _unavailable(path, cause) from cause
+            raise _unreadable(path, cause) from cause
         except (MemoryError, OverflowError) as cause:
             raise UnavailableError(
                 "the file does not fit in the remaining memory",
@@ -171,18 +165,16 @@ class LocalStore:
         try:
             name = self.path_of(path)
             return FileIO(name, "rb", opener=lambda *_: _open_regular(name, path)[0])
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
-            raise _not_found(path, cause) from cause
         except OSError as cause:
-            raise _unavailable(path, cause) from cause
+            raise _unreadable(path, cause) from cause
 
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None."""
         try:
             status = os.stat(self.path_of(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except OSError as cause:
+            if _is_absent(cause):
+                return None
             raise _unavailable(path, cause) from cause
         if stat.S_ISDIR(status.st_mode):
             return None
@@ -245,20 +237,16 @@ class LocalStore:
                         name = prefix + entry.name
                         if entry.is_dir(follow_symlinks=False):
                             ahead.append(f"{name}/")
-                        elif not entry.is_dir():
-                            try:
-                                status = entry.stat()
-                            except FileNotFoundError:
-                                continue  # deleted in the meantime, or a dangling link
+                        elif (status := _status_of_file(entry)) is not None:
                             batch.append(
                                 FileEntry(name, status.st_size, status.st_mtime_ns // 1_000_000)
                             )
                         if len(batch) >= _WALK_BATCH:
                             yield batch
                             batch = []
-            except (FileNotFoundError, NotADirectoryError):
-                continue
             except OSError as cause:
+                if _is_absent(cause):
+                    continue
                 raise _unavailable(at, cause) from cause
         if batch:
             yield batch
@@ -281,9 +269,9 @@ class LocalStore:
                             found.append(Link(name, target, os.path.exists(entry.path)))
                         elif entry.is_dir(follow_symlinks=False):
                             ahead.append(entry.path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
             except OSError as cause:
+                if _is_absent(cause):
+                    continue
                 raise _unavailable(at, cause) from cause
         return found
 
@@ -375,6 +363,37 @@ def _not_regular(mode: int, path: str) -> NotRegularFileError:
         found=found,
         hint="remove it, and restore the file from a copy",
     )
+
+
+def _is_absent(cause: OSError) -> bool:
+    """Whether nothing is at a path: no file, a file above it, or a link that leads to itself."""
+    absent = isinstance(cause, FileNotFoundError | NotADirectoryError)
+    return absent or cause.errno == errno.ELOOP
+
+
+def _status_of_file(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Status of a file; None for a folder, a dangling link, or if it was deleted in the meantime."""
+    try:
+        return None if entry.is_dir() else entry.stat()
+    except OSError as cause:
+        if _is_absent(cause):
+            return None
+        raise
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as cause:
+        if _is_absent(cause):
+            return False
+        raise
+
+
+def _unreadable(path: str, cause: OSError) -> LakelogError:
+    if _is_absent(cause) or isinstance(cause, IsADirectoryError):
+        return _not_found(path, cause)
+    return _unavailable(path, cause)
 
 
 def _not_found(path: str, cause: OSError) -> NotFoundError:
