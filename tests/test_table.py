@@ -25,7 +25,7 @@ from lakelog.log.context import to_ms
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.table import Table
-from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
+from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, field, metadata, protocol, remove
 
 
 @pytest.fixture
@@ -169,6 +169,12 @@ def test_table_has_repr_and_html(made: Handmade) -> None:
     html = made.table._repr_html_()
     assert "<table>" in html
     assert str(made.root) in html
+
+
+def test_control_characters_of_names_are_escaped_in_the_text_of_a_snapshot(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start()
+    made.commit(1, metadata(field("a\x1b[2Jb", "string"), field("c\nd", "string")))
+    assert "a\\x1b[2Jb, c\\nd" in str(made.table.snapshot())
 
 
 def test_table_sees_later_commits(made: Handmade) -> None:

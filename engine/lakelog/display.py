@@ -18,6 +18,17 @@ ROWS_NOT_COUNTED = "; the row counts of data files were not compared with the lo
 """What `doctor` and `repair` did not check, after "nothing was found"."""
 
 
+def plain(text: str) -> str:
+    r"""The text with control characters escaped, which could control the terminal.
+
+    >>> plain("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def size_text(size_bytes: int) -> str:
     """A size for display, in binary units.
 
@@ -73,9 +84,9 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def table_text(title: str, facts: Sequence[tuple[str, str]]) -> str:
-    """A text of several lines for a terminal."""
+    """A text of several lines for a terminal, one per fact."""
     width = max(len(label) for label, _ in facts)
-    return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in facts)])
+    return "\n".join([title, *(f"  {label:<{width}}  {plain(text)}" for label, text in facts)])
 
 
 def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:

@@ -187,7 +187,7 @@ def test_quarantine_on_an_object_store_copies_and_deletes(made: MadeLog) -> None
     assert [content(table, v) for v in range(30)] == before
 
 
-def test_record_of_a_quarantine_whose_files_are_gone_is_purged(made: MadeLog) -> None:
+def test_record_of_a_quarantine_whose_files_are_missing_is_purged(made: MadeLog) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
     for path in [p for p in folder.rglob("*") if p.is_file() and p.name != "quarantine.json"]:

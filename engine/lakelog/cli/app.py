@@ -33,7 +33,8 @@ from lakelog.cli import (
 )
 from lakelog.cli.options import DEBUG, FAILURE_CODE, Output, examples
 from lakelog.cli.output import View, emit
-from lakelog.cli.text import colour_wanted, plain
+from lakelog.cli.text import colour_wanted
+from lakelog.display import plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnavailableError
 
 REFUSED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141

@@ -25,8 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lakelog.cli.options import ARROW_FILE
-from lakelog.cli.text import colour_wanted, plain, time_text
-from lakelog.display import size_text
+from lakelog.cli.text import colour_wanted, time_text
+from lakelog.display import plain, size_text
 from lakelog.model import contract
 from lakelog.model.contract import column_named, field_named
 

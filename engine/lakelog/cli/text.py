@@ -6,17 +6,6 @@ import datetime as dt
 import os
 
 
-def plain(text: str) -> str:
-    r"""The text with control characters escaped, which could control the terminal.
-
-    >>> plain("a\x1b[31m")
-    'a\\x1b[31m'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def colour_wanted() -> bool | None:
     """False if the user asked for plain text (NO_COLOR, TERM=dumb, CLICOLOR=0), True for colours
     in a pipe too (CLICOLOR_FORCE); None: terminals get colours.

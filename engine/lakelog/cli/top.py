@@ -17,7 +17,8 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Target, examples
-from lakelog.cli.text import count, plain, seconds_text, time_text
+from lakelog.cli.text import count, seconds_text, time_text
+from lakelog.display import plain
 from lakelog.errors import UnavailableError
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from lakelog.cli.output import (
     report_schema,
     write_report,
 )
-from lakelog.cli.text import count, plain
+from lakelog.cli.text import count
 from lakelog.cli.watch import Meter, progress
+from lakelog.display import plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, WalCorruptionError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog.display import Displayed, size_text
+from lakelog.display import Displayed, plain, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
@@ -450,8 +450,7 @@ def _cell(name: str, value: Any) -> str:
 def _text(value: str) -> str:
     """Text of the table, shortened and escaped; control characters become visible."""
     short = value if len(value) <= _MOST_TEXT else value[: _MOST_TEXT - 1] + "…"
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
-    return html.escape(shown)
+    return html.escape(plain(short))
 
 
 def _moment(at_ms: int | None) -> str:
