@@ -372,7 +372,7 @@ def _is_absent(cause: OSError) -> bool:
 
 
 def _status_of_file(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Status of a file; None for a folder, a dangling link, or if it was deleted in the meantime."""
+    """Status of a file; None for a folder, a dangling link, or if it was deleted meanwhile."""
     try:
         return None if entry.is_dir() else entry.stat()
     except OSError as cause:
