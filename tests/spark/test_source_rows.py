@@ -48,6 +48,16 @@ def frame_of(rows: Any) -> pl.DataFrame:
     return frame
 
 
+def test_dataframe_keeps_the_version_of_its_load_or_first_use(spark: Any, tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"id": pl.Int64}, upkeep=False)
+    loaded = load(spark, str(tmp_path))
+    with_schema = spark.read.format("lakelog").schema("id long").load(str(tmp_path))
+    table.append(pl.DataFrame({"id": [1]}))
+    assert (loaded.count(), with_schema.count()) == (0, 1)
+    table.append(pl.DataFrame({"id": [2]}))
+    assert (loaded.count(), with_schema.count()) == (0, 1)
+
+
 def test_rows_equal_those_of_a_scan_at_any_version(spark: Any, table: str) -> None:
     latest = frame_of(load(spark, table))
     assert_frame_equal(

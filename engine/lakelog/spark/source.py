@@ -100,8 +100,8 @@ _restored.__module__ = "-"  # so that it is pickled by value, not by a module's 
 
 class LakelogDataSource(DataSource):
     """The data source; see `schemas/spark.md` for its options. A dataframe is the version that was
-    the latest when it was loaded, unless the user passed a schema. A table created in SQL is read
-    at its latest version in each query.
+    the latest when it was loaded or, if the user passed a schema, when it was first used. A table
+    created in SQL is read at its latest version in each query.
     """
 
     parallelism: ClassVar[int | None] = None
