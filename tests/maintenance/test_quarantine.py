@@ -377,6 +377,9 @@ def test_file_deleted_by_a_concurrent_cleanup_is_not_an_error(made: MadeLog) -> 
     report = table.cleanup(plan=False, quarantine=True)
     assert isinstance(report, CleanupReport)
     assert not report.errors
+    assert f"_delta_log/{3:020d}.json" not in report.files["path"]
+    [listed] = made.table().quarantines().select("files", "size_bytes").rows()
+    assert listed == (report.files.height, report.size_bytes)
     assert fresh(made).versions() == [(15, 29)]
 
 

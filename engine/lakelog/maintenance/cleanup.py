@@ -88,9 +88,9 @@ class Removal:
             wanted = self._still_unnamed(phase) if _is_last(phase) else phase["path"].to_list()
             for begin in range(0, len(wanted), _CHUNK):
                 chunk = wanted[begin : begin + _CHUNK]
-                errors = self._remove(chunk)
-                failed = {error.path for error in errors}
-                done = [path for path in chunk if path not in failed]
+                errors, missing = self._remove(chunk)
+                others = missing.union(error.path for error in errors if error.path is not None)
+                done = [path for path in chunk if path not in others]
                 self._removed += done
                 self.size_bytes += sum(sizes[path] for path in done)
                 self.errors += errors
@@ -108,10 +108,11 @@ class Removal:
         rows = deletable.select("path", "kind", "version", "size_bytes")
         return order.join(rows, on="path", how="left", maintain_order="left")
 
-    def _remove(self, paths: list[str]) -> list[LakelogError]:
+    def _remove(self, paths: list[str]) -> tuple[list[LakelogError], set[str]]:
+        """The errors, and the files that another process has removed, if that is known."""
         if self.quarantine is not None:
             return self.quarantine.take(paths)
-        return self._log.store.delete_many(paths)
+        return self._log.store.delete_many(paths), set()
 
     def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
         """Sidecars without a checkpoint after old ones were deleted; a new one may need some."""

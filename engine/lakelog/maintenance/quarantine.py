@@ -131,14 +131,19 @@ class Quarantine:
         """Delete the record, after all files were moved back."""
         self.log.store.delete(f"{self.folder}/{_RECORD}")
 
-    def take(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Move files in, except missing ones; returns the errors of those not moved."""
+    def take(self, paths: Sequence[str]) -> tuple[list[LakelogError], set[str]]:
+        """Move files in; returns the errors of those not moved, and the missing ones."""
 
         def move(path: str) -> LakelogError | None:
             return moved(self.log, path, self.place_of(path))
 
-        errors = move_all(self.log, move, paths)
-        return [e for e in errors if e is not None and not isinstance(e, NotFoundError)]
+        results = move_all(self.log, move, paths)
+        missing = {
+            path
+            for path, error in zip(paths, results, strict=True)
+            if isinstance(error, NotFoundError)
+        }
+        return [e for e in results if e is not None and not isinstance(e, NotFoundError)], missing
 
 
 def file_digest(log: Log, path: str) -> str | None:

@@ -290,8 +290,10 @@ class _Work:
                 self._quarantine.record_written(paths)
 
     def _set_aside(self, paths: Sequence[str]) -> None:
-        if self._quarantine is not None and (errors := self._quarantine.take(paths)):
-            raise errors[0]
+        if self._quarantine is not None:
+            errors, _ = self._quarantine.take(paths)
+            if errors:
+                raise errors[0]
 
     def rewrite(self, finding: Finding) -> None:
         """Move a broken checkpoint to quarantine, and write it again."""
