@@ -270,6 +270,19 @@ def test_rows_of_a_narrower_type_are_committed_and_read(
     assert table.to_polars().sort("id").rows() == [*expected, (3, value, {"x": value})]
 
 
+def drop_a_column_while_a_write_waits(table: lakelog.Table, ingestor: lakelog.Ingestor) -> None:
+    """Another thread finds the change while the next write waits for space."""
+    reserve = ingestor._reserve
+
+    def follow_first(count: int, size: int) -> None:
+        ingestor._reserve = reserve  # type: ignore[method-assign]
+        table.alter.drop_column("name")
+        ingestor._follow()
+        reserve(count, size)
+
+    ingestor._reserve = follow_first  # type: ignore[method-assign, assignment]
+
+
 @pytest.mark.parametrize("given", ["row", "rows", "frame", "joined"])
 def test_row_is_checked_again_if_its_column_is_dropped_before_it_is_durable(
     tmp_path: Path, directory: Path, given: str
@@ -286,16 +299,7 @@ def test_row_is_checked_again_if_its_column_is_dropped_before_it_is_durable(
     with quiet(table, directory) as ingestor:
         ingestor.write(arrow.slice(0, 1))
         ingestor.flush()
-        reserve = ingestor._reserve
-
-        def follow_first(count: int, size: int) -> None:
-            """Another thread finds the change while this one waits for space."""
-            ingestor._reserve = reserve  # type: ignore[method-assign]
-            table.alter.drop_column("name")
-            ingestor._follow()
-            reserve(count, size)
-
-        ingestor._reserve = follow_first  # type: ignore[method-assign, assignment]
+        drop_a_column_while_a_write_waits(table, ingestor)
         with pytest.raises(InvalidInputError, match="no column 'name'"):
             ingestor.write(rows)
         ingestor.write({"id": 3})
@@ -311,16 +315,7 @@ def test_bad_rows_are_diverted_once_if_a_column_is_dropped_before_the_others_are
     table = mapped(tmp_path)
     rows = [{"id": 1}, {"id": 2, "name": 5}, {"id": "x"}, {"id": 3, "name": "c"}]
     with quiet(table, directory, on_bad_row="divert") as ingestor:
-        reserve = ingestor._reserve
-
-        def follow_first(count: int, size: int) -> None:
-            """Another thread finds the change while this one waits for space."""
-            ingestor._reserve = reserve  # type: ignore[method-assign]
-            table.alter.drop_column("name")
-            ingestor._follow()
-            reserve(count, size)
-
-        ingestor._reserve = follow_first  # type: ignore[method-assign, assignment]
+        drop_a_column_while_a_write_waits(table, ingestor)
         ingestor.write(rows, **position)
         assert ingestor.rejected()["row"].to_list() == [
             '{"id":2,"name":5}',

@@ -95,19 +95,13 @@ def _unscaled(value: Value, type_: Decimal) -> pl.Expr:
 
 
 def rest(self: Translation, operator: str, a: Value, b: Value) -> Value:
-    """``%`` and ``pmod``."""
+    """``%`` and ``pmod``; null if the divisor is 0, which Polars refuses in any row."""
     (a, left), (b, right) = _as_decimal(self, a), _as_decimal(self, b)
     self.refuse_if(division_by_zero(a.expr, b.expr))
-    return _rest(operator, (a.expr, left), (b.expr, right))
-
-
-def _rest(operator: str, a: tuple[pl.Expr, Decimal], b: tuple[pl.Expr, Decimal]) -> Value:
-    """``%`` or ``pmod`` of decimals; null if the divisor is 0, which Polars refuses in any row."""
-    (x, left), (y, right) = a, b
     scale = max(left.scale, right.scale)
     digits = min(left.precision - left.scale, right.precision - right.scale) + scale
     wide = pl.Decimal(MOST_DIGITS, scale)
-    x, y = x.cast(wide), y.cast(wide)
+    x, y = a.expr.cast(wide), b.expr.cast(wide)
     rest = x.abs() % pl.when(y != 0).then(y.abs())
     negative = pl.lit(0, wide) - rest
     if operator == "pmod":
