@@ -6,6 +6,7 @@ import io
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,3 +119,13 @@ def mutate(data: bytes, rng: random.Random) -> Mutation:
         mutation = rng.choice(_OPERATIONS)(data, rng)
         if mutation.data != data:
             return mutation
+
+
+def rename_column(path: Path, name: str) -> None:
+    """Rename a column everywhere in the footer of a Parquet file."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    encoded = bytes([len(name)]) + name.encode()
+    assert encoded in data[-length:]
+    footer = data[-length:].replace(encoded, encoded[:-1] + b"~")
+    path.write_bytes(data[:-length] + footer)

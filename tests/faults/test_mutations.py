@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.errors import LakelogError, LakelogWarning
-from tests.faults.mutations import mutate
+from tests.faults.mutations import mutate, rename_column
 from tests.faults.subjects import SUBJECTS, Content, kind_of, made
 from tests.faults.undetectable import Case, argument
 
@@ -95,16 +95,11 @@ def test_renamed_column_of_a_flattened_checkpoint_is_refused_or_unused(tmp_path:
     refused = 0
     for path in root.rglob("*.parquet"):
         data = path.read_bytes()
-        footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
         for column in pq.read_schema(path).names:
-            text = bytes([len(column)]) + column.encode()
-            if (at := data.find(text, footer)) < 0:
-                continue
-            end = at + len(text)
-            path.write_bytes(data[: end - 1] + b"~" + data[end:])
+            rename_column(path, column)
             found, _ = read(subject.read, root)
             verdict = judge(found, truth)
             assert verdict in {"truth", "refused"}, f"{path.name}, {column}: {verdict} {found!r}"
             refused += verdict == "refused"
-        path.write_bytes(data)
+            path.write_bytes(data)
     assert refused

@@ -19,6 +19,7 @@ from lakelog.errors import (
     LakelogWarning,
 )
 from tests import handmade
+from tests.faults.mutations import rename_column
 from tests.handmade import Handmade
 
 FEATURES = ["deletionVectors", "domainMetadata", "v2Checkpoint"]
@@ -45,16 +46,6 @@ LAYOUTS = {
     "sidecar": (FILES, "_sidecars/*.parquet"),
 }
 CASES = [(layout, name) for layout, (names, _) in LAYOUTS.items() for name in sorted(names)]
-
-
-def rename(path: Path, name: str) -> None:
-    """Rename a column everywhere in the footer."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[-8:-4], "little") + 8
-    encoded = bytes([len(name)]) + name.encode()
-    assert encoded in data[-length:]
-    footer = data[-length:].replace(encoded, encoded[:-1] + b"~")
-    path.write_bytes(data[:-length] + footer)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +84,7 @@ def test_checkpoint_with_a_renamed_column_is_ignored_or_refused(
     shutil.copytree(tables[layout], root)
     expected = state(root)
     (file,) = (root / "_delta_log").glob(LAYOUTS[layout][1])
-    rename(file, name)
+    rename_column(file, name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert state(root) == expected
