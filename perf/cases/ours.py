@@ -17,6 +17,7 @@ import polars as pl
 import lakelog
 import lakelog.dialects.delta.checkpoint
 import lakelog.dialects.delta.checkpoint_manifest
+import lakelog.dialects.delta.typed_bounds
 import lakelog.dialects.ndjson
 import lakelog.table_functions
 from lakelog.storage import open_store
