@@ -289,6 +289,15 @@ def test_missing_pointer_is_written(tmp_path: Path) -> None:
     assert plan_of(table).is_clean
 
 
+def test_an_outdated_pointer_stays_if_it_cannot_be_replaced(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    checkpointed(where)
+    pointer(where).write_bytes(b'{"version":4}')
+    table, _ = open_with_rules(str(where), "delta", [Rule("fail", ["put"], times=None)])
+    assert repaired(table).left["kind"].to_list() == ["pointer"]
+    assert pointer(where).read_bytes() == b'{"version":4}'
+
+
 def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)

@@ -7,9 +7,10 @@ before publication, and the pointer is written last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -19,6 +20,7 @@ from lakelog.checkpoint.publish import point_at
 from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.log_content import Checkpoint
 from lakelog.display import LOG_ONLY, ROWS_NOT_COUNTED, Displayed
 from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
 from lakelog.log.context import Log
@@ -230,9 +232,11 @@ class Repair:
             for finding in reversed([f for f in found if f.kind == "checkpoint"]):
                 if finding.action == WRITE:
                     work.attempt(finding, work.rewrite)
+            unrepaired = [f for f in (*work.failed, *refused) if f.kind == "checkpoint"]
+            broken = {f.checkpoint for f in unrepaired if f.checkpoint and not f.is_undecided}
             for finding in found:
                 if finding.kind == "pointer" and finding.action in {WRITE, DELETE}:
-                    work.attempt(finding, work.point)
+                    work.attempt(finding, partial(work.point, broken=broken))
                 if finding.kind == "checksum" and finding.action == WRITE:
                     work.attempt(finding, work.record)
             work.record_written()
@@ -303,14 +307,14 @@ class _Work:
             self._set_aside(checkpoint.paths)
         write_checkpoint(self._log, checkpoint.version, layout=checkpoint.layout)
 
-    def point(self, finding: Finding) -> None:
-        """Update the pointer to the newest valid checkpoint, or delete it."""
+    def point(self, finding: Finding, broken: Collection[Checkpoint]) -> None:
+        """Name the newest checkpoint that is not broken in the pointer, or delete the pointer."""
         log = self._log
+        if finding.action == WRITE:
+            names = (c for c in log.list_all().checkpoints if c.version <= (finding.version or 0))
+            if any(point_at(log, c) for c in reversed(list(names)) if c not in broken):
+                return
         log.store.delete(log.dialect.pointer_path)
-        if finding.action == DELETE:
-            return
-        named = [c for c in log.list_all().checkpoints if c.version <= (finding.version or 0)]
-        any(point_at(log, checkpoint) for checkpoint in reversed(named))
 
     def record(self, finding: Finding) -> None:
         """Write a version checksum again."""
