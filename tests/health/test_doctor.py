@@ -256,6 +256,13 @@ def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path
     assert (measured.small_files, measured.small_total_bytes, measured.partitions) == (4, 40, 3)
 
 
+def test_zero_and_negative_zero_are_separate_partitions_in_the_report(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1, 2], "part": [0.0, -0.0]}), partition_by="part")
+    table = lakelog.open(tmp_path)
+    measured = examined(table).measures
+    assert (measured.partitions, measured.small_files) == (2, 0), "compact would not merge them"
+
+
 def test_the_largest_partition_is_named(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(partitioned=["name"])
     sizes = {"big": 2 << 30} | {str(n): 1 << 20 for n in range(10)}

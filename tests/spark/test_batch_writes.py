@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ from lakelog.log import context
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.spark import stream_sink, task_commit
 from lakelog.spark.options import parse_options
-from lakelog.spark.writing import batch_writer
+from lakelog.spark.writing import BatchWriter, Message, batch_writer
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     SCHEMA,
@@ -199,6 +200,29 @@ def test_concurrent_dynamic_overwrites_of_different_partitions_do_not_conflict(
     assert isinstance(finish(again, messages[2:]), ConflictError), "even was committed first"
     assert ids(where) == [10, 11]
     assert orphans(where) == set()
+
+
+@pytest.mark.parametrize("type_", ["float", "double"])
+def test_dynamic_overwrite_of_negative_zero_keeps_the_partition_of_zero(
+    tmp_path: Path, type_: str
+) -> None:
+    where, numbers = tmp_path / "t", [0.0, -0.0, math.nan, 1.5]
+    schema = pa.schema({"id": pa.int64(), "part": pa.type_for_alias(type_)})
+    table = lakelog.create(where, schema, ["part"], upkeep=False)
+    table.append(pa.table({"id": [0, 1, 2, 3], "part": numbers}, schema))
+
+    def replace(ids: list[int], parts: list[float]) -> tuple[BatchWriter, Message]:
+        made = batch_writer(
+            parse_options({"path": str(where), "partitionOverwriteMode": "dynamic"}, "write"),
+            StructType().add("id", LongType()).add("part", type_),
+            overwrite=True,
+        )
+        return made, task(made, pa.record_batch({"id": ids, "part": parts}, schema))
+
+    zero, negative = replace([10], [0.0]), replace([11, 12], [-0.0, -math.nan])
+    for made, message in (negative, zero):
+        assert finish(made, [message]) is None, "they replace different partitions"
+    assert table.to_polars().sort("id")["id"].to_list() == [3, 10, 11, 12]
 
 
 def test_partitions_of_many_columns_types_and_nulls_are_distinguished(tmp_path: Path) -> None:

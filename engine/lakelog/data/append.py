@@ -47,7 +47,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct, column_named
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.skipping.values import PREFIX, partition_key, typed_partitions
 from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.conflicts import metadata_changes
@@ -464,12 +464,13 @@ def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl
     """The rows of every partition of some of the files, as a predicate, one part per partition."""
     columns = snapshot.metadata.partition_columns
     typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
-    *outer, last = (series.alias(series.name.removeprefix(PREFIX)) for series in typed.values)
+    values = typed.values.rename(lambda name: name.removeprefix(PREFIX))
+    keys = {name: partition_key(column_named(name), type_) for name, type_ in values.schema.items()}
     # The last column is compared with lists, so that the predicate stays small.
-    groups = pl.DataFrame([*outer, last]).unique()
-    parts = groups.partition_by([s.name for s in outer]) if outer else [groups]
+    groups, outer = values.select(keys.values()).unique(), columns[:-1]
+    parts = groups.partition_by(outer) if outer else [groups]
     each = [
-        reduce(operator.and_, [_is_one_of(s.name, s.alias("").unique()) for s in part])
+        reduce(operator.and_, [_is_one_of(keys[s.name], s.alias("").unique()) for s in part])
         for part in parts
     ]
     while len(each) > 1:  # a balanced tree, because a chain of thousands would be too deep
@@ -477,9 +478,9 @@ def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl
     return each[0]
 
 
-def _is_one_of(name: str, values: pl.Series) -> pl.Expr:
-    """Whether a column has one of the values, which may be null."""
-    column, known = column_named(name), values.drop_nulls()
+def _is_one_of(key: pl.Expr, values: pl.Series) -> pl.Expr:
+    """Whether a key has one of the values, which may be null."""
+    known = values.drop_nulls()
     if known.len() == values.len():
-        return column.is_in(known.implode())
-    return column.is_null() | column.is_in(known.implode()) if known.len() else column.is_null()
+        return key.is_in(known.implode())
+    return key.is_null() | key.is_in(known.implode()) if known.len() else key.is_null()

@@ -48,7 +48,9 @@ from lakelog.maintenance.diagnose import (
     diagnose_pointer,
 )
 from lakelog.maintenance.vacuum import Vacuum, listed_files
+from lakelog.model.contract import column_named
 from lakelog.redaction import redact, redact_path
+from lakelog.skipping.values import partition_key
 
 _PARTITION = "partition."
 _EXAMPLES = 3
@@ -156,8 +158,15 @@ def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame
         size.filter(is_small).sum().alias("small_bytes"),
     )
     rows = snapshot.files(flatten=True).select(*keys, "size")
-    found = rows.group_by(keys).agg(*aggregates) if keys else rows.select(*aggregates)
-    return found.sort("size_bytes", *keys, descending=[True, *(False for _ in keys)]).collect()
+    if not keys:
+        return rows.select(*aggregates).collect()
+    types = rows.collect_schema()
+    values = [column_named(key) for key in keys]
+    own = [partition_key(column_named(key), types[key]).alias(f"{key} key") for key in keys]
+    found = rows.group_by(own).agg(*(value.first() for value in values), *aggregates)
+    order = [True, *(False for _ in keys)]
+    found = found.sort("size_bytes", *values, descending=order)
+    return found.drop(f"{key} key" for key in keys).collect()
 
 
 def partition_texts(sizes: pl.DataFrame) -> list[pl.Series]:

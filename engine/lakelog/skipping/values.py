@@ -244,6 +244,13 @@ def typed_partitions(
     return TypedPartitions(pl.DataFrame(values), pl.DataFrame(known))
 
 
+def partition_key(column: pl.Expr, type_: pl.DataType) -> pl.Expr:
+    """The value of a column that identifies its partition: floats as text, because zero and
+    negative zero, which compare as equal, are separate partitions.
+    """
+    return column.cast(pl.String) if type_.is_float() else column
+
+
 def texts_of(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
     """The texts under `key` in any case, and whether each map has it (a null map has none)."""
     texts, present = _exact(maps, key)
