@@ -129,6 +129,23 @@ def test_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Path)
     assert kinds(table) == []
 
 
+def test_a_checksum_with_its_schema_in_other_json_is_not_a_finding(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 3)
+    table.write_checksum()
+    path = tmp_path / "t/_delta_log/00000000000000000003.crc"
+    body = json.loads(path.read_text())
+    schema = json.loads(body["metadata"]["schemaString"])
+    schema["fields"] = [dict(reversed(field.items())) for field in schema["fields"]]
+    body["metadata"]["schemaString"] = json.dumps(schema, indent=1)
+    path.write_text(json.dumps(body))
+    assert kinds(table) == []
+    assert table.repair().is_clean
+    assert table.write_checksum().disagreements == ()
+    body["metadata"]["schemaString"] = json.dumps(schema | {"fields": []})
+    path.write_text(json.dumps(body))
+    assert kinds(table) == ["checksum-damaged"]
+
+
 def test_unreadable_log_is_a_finding(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(add("a"))
     made.commit(1, add("b"))

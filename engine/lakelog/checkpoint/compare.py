@@ -14,7 +14,6 @@ Source: Delta protocol, Checkpoints; Action Reconciliation.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -38,6 +37,7 @@ from lakelog.errors import CheckpointValidationError
 from lakelog.lazy import cached_property
 from lakelog.log.replay import last_of
 from lakelog.model import actions, contract
+from lakelog.model.metadata import canonical_json
 from lakelog.skipping.statistics import stats_from_either, stats_from_json
 from lakelog.storage import LogStore
 
@@ -203,14 +203,7 @@ def with_sorted_json(frame: pl.DataFrame, column: str) -> pl.DataFrame:
         return frame
     texts = frame[column]
     known = texts.unique().drop_nulls().to_list()
-    return frame.with_columns(texts.replace(known, list(map(_canonical, known))))
-
-
-def _canonical(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), sort_keys=True)
-    except (ValueError, RecursionError):
-        return text
+    return frame.with_columns(texts.replace(known, list(map(canonical_json, known))))
 
 
 def _without_empty(maps: pl.Series) -> pl.Series:

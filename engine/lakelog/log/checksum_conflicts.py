@@ -20,12 +20,11 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import polars as pl
 
 from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.errors import LakelogWarning, MalformedLogError
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import Metadata, canonical_json
 
 if TYPE_CHECKING:
     from lakelog.log.state import State
@@ -89,10 +88,7 @@ def _same(recorded: Any, found: Any) -> bool:
     (id_, schema, configuration), (own_id, own_schema, own_configuration) = recorded, found
     if (id_, configuration) != (own_id, own_configuration):
         return False
-    try:
-        return bool(orjson.loads(schema) == orjson.loads(own_schema))
-    except (ValueError, TypeError):
-        return False
+    return bool(canonical_json(schema) == canonical_json(own_schema))
 
 
 def _refuse_cut(state: State, recorded_values: Mapping[str, Any], found: Mapping[str, Any]) -> None:

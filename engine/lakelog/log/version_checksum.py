@@ -16,6 +16,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model.metadata import canonical_json
 
 _LOW = (1 << 32) - 1
 _EXACT_ROWS = 1 << 21
@@ -94,6 +95,8 @@ def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
     return counts
 
 
+_SCHEMA = "metadata.schemaString"
+
 _CHECKSUM_SCHEMA = {
     "field": pl.String(),
     "recorded": pl.String(),
@@ -139,6 +142,8 @@ def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     recorded = {name: body.get(name) for name in plain}
     for name in ("id", "schemaString", "partitionColumns", "configuration"):
         recorded[f"metadata.{name}"] = _member(body.get("metadata"), name)
+    # Another writer may space the JSON of a schema in another way.
+    recorded[_SCHEMA] = canonical_json(recorded[_SCHEMA])
     for name in ("minReaderVersion", "minWriterVersion"):
         recorded[f"protocol.{name}"] = _member(body.get("protocol"), name)
     for name in ("readerFeatures", "writerFeatures"):
@@ -171,7 +176,7 @@ def _found(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> dict[str, Any]
         "numDeletedRecordsOpt": deleted.sum(),
         "numDeletionVectorsOpt": deleted.count(),
         "metadata.id": metadata.id,
-        "metadata.schemaString": metadata.schema_string,
+        _SCHEMA: canonical_json(metadata.schema_string),
         "metadata.partitionColumns": list(metadata.partition_columns),
         "metadata.configuration": dict(metadata.configuration),
         "protocol.minReaderVersion": protocol.min_reader_version,

@@ -146,6 +146,14 @@ class Metadata:
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
 
 
+def canonical_json(text: Any) -> Any:
+    """Equal texts for equal JSON, such as that of schemas; what is not JSON text is returned."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
+        return text
+
+
 def is_on(configuration: Mapping[str, str | None], key: str) -> bool:
     """Whether a Boolean property is true, as Spark reads it: in any case."""
     return (configuration.get(key) or "").lower() == "true"
