@@ -245,19 +245,19 @@ def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...
     type_: contract.DataType = schema
     rest: str | None = given
     while rest is not None:
-        known = type_.fields if isinstance(type_, contract.Struct) else ()
+        struct = type_ if isinstance(type_, contract.Struct) else contract.Struct(())
         ends = [len(rest), *(at for at, letter in enumerate(rest) if letter == ".")]
-        found = ((end, contract.Struct(known).field(rest[:end])) for end in ends)
+        found = ((end, struct.field(rest[:end])) for end in ends)
         end, field = next((each for each in found if each[1] is not None), (0, None))
         if field is None:
             above = ".".join(each.name for each in path)
-            names = [f"{above}.{each.name}" if above else each.name for each in known]
+            names = [f"{above}.{each.name}" if above else each.name for each in struct.fields]
             raise InvalidInputError(
                 f"the table has no column {given!r}",
                 column=given,
                 expected=", ".join(names) or None,
                 found=given,
-                hint=None if known else f"{above!r} is not a struct: give it one new value",
+                hint=None if struct.fields else f"{above!r} is not a struct: give it one new value",
             )
         path.append(field)
         type_, rest = field.type, rest[end + 1 :] if end < len(rest) else None

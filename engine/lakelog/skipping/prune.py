@@ -88,8 +88,10 @@ def row_wise(
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]) + quotes,
         )
     node = _json(expr)
-    _refuse_beyond_row(expr, node, name)
     columns = tuple(n for n in schema.names if n in roots)
+    if (named := _named(node, schema)) is not None:
+        return contract.to_polars(named), columns
+    _refuse_beyond_row(expr, node, name)
     if empty is None:
         used = [f for f in map(schema.field, columns) if f is not None]
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in used})
@@ -293,6 +295,20 @@ def _required(expr: pl.Expr, node: Any, column: str) -> pl.Series | None:
             if listed is not None and isinstance(listed.dtype, pl.List | pl.Array):
                 listed = listed.explode()
     return listed if listed is not None and listed.dtype == pl.String else None
+
+
+def _named(node: Any, schema: contract.Struct) -> contract.DataType | None:
+    """The type of an expression that is a column or a field of one; None of others."""
+    struct: contract.DataType | None = schema
+    match node:
+        case {"Column": str(name)}:
+            pass
+        case {"Function": {"input": [inner], "function": {"StructExpr": {"FieldByName": name}}}}:
+            struct = _named(inner, schema)
+        case _:
+            return None
+    field = struct.field(name) if isinstance(struct, contract.Struct) else None
+    return field.type if field is not None and field.name == name else None
 
 
 def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = False) -> None:
