@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -146,6 +147,65 @@ def test_a_property_that_failed_is_computed_again() -> None:
         fails.value  # noqa: B018 - raises
     assert fails.value == 1
     assert not lazy._turns
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_forked_process_does_not_wait_for_threads_of_its_parent() -> None:
+    """A thread computes a property, and another lists a table in memory, while the process forks;
+    the fork is made inside of another property, which both processes then complete.
+    """
+    script = """
+import os, signal, threading
+import fsspec
+from lakelog.lazy import cached_property
+from lakelog.storage import open_store
+
+released = threading.Event()
+started = [threading.Event(), threading.Event()]
+
+
+class Slow:
+    @cached_property
+    def value(self):
+        started[0].set()
+        released.wait()
+        return 1
+
+    @cached_property
+    def fork(self):
+        return os.fork()
+
+
+def ls(*args, **options):
+    started[1].set()
+    released.wait()
+    return []
+
+
+slow, store = Slow(), open_store("memory://forked")
+store.put("file", b"1")
+listed, store._filesystem.ls = store._filesystem.ls, ls
+threads = [
+    threading.Thread(target=lambda: slow.value),
+    threading.Thread(target=lambda: store.list_from("")),
+]
+for thread, start in zip(threads, started):
+    thread.start()
+    start.wait()
+store._filesystem.ls = listed
+child = slow.fork
+if child == 0:
+    signal.alarm(20)
+    released.set()
+    print(slow.value, [entry.name for entry in store.list_from("")], flush=True)
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+released.set()
+assert status == 0, f"the child ended with status {status}"
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1 ['file']\n", "")
 
 
 @pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])

@@ -6,6 +6,7 @@ the first function that needs them. `cached_property` caches the result of a met
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_pro
         finally:
             with _turns_lock:
                 turn.threads -= 1
-                if not turn.threads:
+                if not turn.threads and _turns.get(key) is turn:  # not after a fork meanwhile
                     del _turns[key]
 
 
@@ -87,3 +88,14 @@ class _Turn:
 # Not in the instance, because a lock would have to be excluded from copying and pickling.
 _turns: dict[tuple[int, str], _Turn] = {}
 _turns_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A forked process has none of its parent's threads, and may inherit their locked locks."""
+    global _turns_lock  # noqa: PLW0603 - the lock is the process's
+    _turns_lock = threading.Lock()
+    _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import io
+import os
 import sys
 import threading
 from collections import deque
@@ -308,6 +309,16 @@ def unavailable(path: str, cause: BaseException) -> UnavailableError:
 
 # One lock per process, because all memory stores share their files.
 _MEMORY_LOCK = threading.RLock()
+
+
+def _after_fork() -> None:
+    """A forked process has none of its parent's threads, and may inherit their locked lock."""
+    global _MEMORY_LOCK  # noqa: PLW0603 - the lock is the process's
+    _MEMORY_LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemoryStore(FsspecStore):
