@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import os
 import struct
 from collections.abc import Callable
@@ -284,6 +285,79 @@ def test_formats_of_dates_and_numbers_can_be_set(spark: Any, tmp_path: Path) -> 
     (row,) = values_of(spark, tmp_path / "formats.json", lines, **given)
     assert (row["da"], row["d"]) == (dt.date(2026, 1, 2), Decimal("1234.56"))
     assert row["ts"].astimezone(dt.UTC).hour == 10
+
+
+CSV = "d decimal(10,2), f float, x double, da date, ts timestamp, tn timestamp_ntz, s string"
+
+
+def csv_rows(spark: Any, where: Path, values: dict[str, str], **options: Any) -> dict[str, Any]:
+    """The row that a pipeline writes for a record of CSV with the columns `CSV`, nulls omitted."""
+    names = [each.split()[0] for each in CSV.split(", ")]
+    record = ";".join(values.get(name, "") for name in names)
+    (where / "raw" / "p=7").mkdir(parents=True, exist_ok=True)
+    (where / "raw" / "p=7" / "b.csv").write_text(f"{';'.join(names)}\n{record}\n")
+    source = Ingest(
+        mode="batch",
+        batch_id=1,
+        format="csv",
+        path=f"{where}/raw",
+        schema=CSV,
+        options={"header": True, "sep": ";"} | options,
+        select=["*", "_metadata.file_name AS file"],
+    )
+    target = Target(path=f"{where}/t", create=True)
+    assert Pipeline("records", target, ingest=source).run(spark)["ingest"].rows == 1
+    (row,) = lakelog.open(where / "t").to_polars().to_dicts()
+    assert (row.pop("p"), row.pop("file")) == (7, "b.csv")
+    return {name: value for name, value in row.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "type_"),
+    [
+        ("d", "1.239", "decimal(10,2)"),
+        ("d", "1,23", "decimal(10,2)"),
+        ("d", "123456789.00", "decimal(10,2)"),
+        ("f", "1e300", "float"),
+        ("x", "-1e400", "double"),
+        ("x", "1,5", "double"),
+        ("da", "2026-01-01T23:30:00", "date"),
+        ("da", "2026-02-30", "date"),
+        ("ts", "2026-01-01T00:00:00.1234567Z", "timestamp"),
+        ("ts", "10:00:00", "timestamp"),
+        ("tn", "2026-01-01T00:00:00.1234567", "timestamp_ntz"),
+        ("tn", "2026-01-01T00:00:00Z", "timestamp_ntz"),
+    ],
+)
+def test_a_value_of_csv_that_spark_would_change_is_refused(
+    spark: Any, tmp_path: Path, column: str, text: str, type_: str
+) -> None:
+    with pytest.raises(CorruptionError, match="does not fit its column") as error:
+        csv_rows(spark, tmp_path, {column: text})
+    found = error.value
+    assert (found.column, found.found, found.expected) == (column, text, type_)
+    assert str(found.path).endswith("b.csv")
+
+
+def test_values_of_csv_that_fit_are_read(either: Any, tmp_path: Path) -> None:
+    given = {"d": "1.230", "f": "NaN", "x": "-Inf", "da": "2026-01-01", "s": "1.10"}
+    times = {"ts": "2026-01-01 10:00:00.123456", "tn": "2026-01-01T10:00"}
+    row = csv_rows(either, tmp_path / "a", given | times, timeZone="+02:00")
+    assert math.isnan(row.pop("f"))
+    assert row == {
+        "d": Decimal("1.23"),
+        "x": float("-inf"),
+        "da": dt.date(2026, 1, 1),
+        "ts": dt.datetime(2026, 1, 1, 8, 0, 0, 123456, dt.UTC),
+        "tn": dt.datetime(2026, 1, 1, 10),
+        "s": "1.10",
+    }
+    formats = {"dateFormat": "dd.MM.yyyy", "locale": "de-DE", "nanValue": "-"}
+    row = csv_rows(
+        either, tmp_path / "b", {"da": "02.01.2026", "d": "1.234,56", "x": "-"}, **formats
+    )
+    assert math.isnan(row.pop("x"))
+    assert row == {"da": dt.date(2026, 1, 2), "d": Decimal("1234.56")}
 
 
 def test_batch_is_written_once_and_with_the_columns_of_the_table(

@@ -15,8 +15,8 @@ missing in the line is null.
 - The format ``lakelog-ingest`` is the directory of a `lakelog.Ingestor`: its rows are committed by
   the driver, as the Ingestor itself would.
 
-Files are read strictly: see `parsed` for NDJSON; other text formats fail at the first malformed
-record.
+Files are read strictly: see `parsed` for NDJSON, and `_checked` for CSV; other text formats fail at
+the first malformed record.
 
 Source: Delta protocol, Transaction Identifiers.
 """
@@ -74,6 +74,8 @@ _SETTINGS = {
     "spark.sql.legacy.json.allowEmptyString.enabled": ("TRUE", "false"),
 }
 """Settings of a session and their values that change what JSON means; and those that do not."""
+_OF_VALUES = {"timezone", "locale", "nanvalue", "positiveinf", "negativeinf"}
+"""Options of CSV that say how a value is read."""
 _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
 
 
@@ -153,6 +155,43 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     return rows.select(*(sql.col("row")[name].alias(name) for name in columns), *folders)
 
 
+def _checked(records: Any, schema: Any, options: Mapping[str, str]) -> Any:
+    """Records of CSV that were read with the columns of `_unconverted`, in those of the schema."""
+    sql = functions_of(records)
+    check = _Fit(sql, frozenset(name.lower() for name in options))
+    # A text that fits is one value, also if it contains the separator of the file.
+    single = {name: value for name, value in options.items() if name.lower() in _OF_VALUES}
+    single |= {"sep": "\x01", "quote": ""}
+    file = records.metadataColumn("_metadata")["file_path"]
+
+    def value(field: Any, fits: Any) -> Any:
+        text = records[f"`{field.name.replace('`', '``')}`"]
+        type_ = field.dataType.simpleString()
+        read = sql.from_csv(text, f"v {type_}", single)["v"]
+        shown = text.substr(1, _SHOWN).alias("text")
+        details = [file.alias("file"), shown, sql.lit(field.name).alias("column")]
+        details.append(sql.lit(type_).alias("type"))
+        mark = sql.concat(sql.lit(_MARK), sql.to_json(sql.struct(*details)))
+        good = text.isNull() | sql.coalesce(fits(read, text) & read.isNotNull(), sql.lit(False))
+        return sql.when(good, read).otherwise(sql.raise_error(mark))
+
+    rules = {field: check.text_rule(field.dataType) for field in schema.fields}
+    return records.withColumns(
+        {field.name: value(field, fits) for field, fits in rules.items() if fits is not None}
+    )
+
+
+def _unconverted(schema: Any, options: Mapping[str, str]) -> Any:
+    """The schema with texts in place of the values that Spark's reader of CSV changes."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    check = _Fit(None, frozenset(name.lower() for name in options))
+    types = [(each, check.text_rule(each.dataType) is not None) for each in schema.fields]
+    return StructType(
+        [StructField(each.name, StringType()) if is_text else each for each, is_text in types]
+    )
+
+
 @dataclass(frozen=True)
 class _Fit:
     """Finds values that ``from_json`` changes: it wraps bytes, rounds decimals, reads numbers out
@@ -202,6 +241,17 @@ class _Fit:
             found = ~rule(value, value.try_cast("string"))
         return self.sql.coalesce(found, self.sql.lit(False))
 
+    def text_rule(self, type_: Any) -> Callable[[Any, Any], Any] | None:
+        """Whether a value of CSV, given with its text, fits; None if Spark refuses all that do not
+        or an option says how texts are read.
+        """
+        name = type_.typeName()
+        if name == "decimal" and "locale" not in self.options:
+            return lambda _, text: self._has_digits_for(type_, text)
+        if name in {"float", "double"}:
+            return lambda value, text: (self.sql.abs(value) != float("inf")) | ~text.rlike("[0-9]")
+        return self._rule(type_) if name in _ISO_8601 else None
+
     def _rule(self, type_: Any) -> Callable[[Any, Any], Any] | None:
         """Whether a variant, given with its text, fits; None if Spark refuses all that do not."""
         name = type_.typeName()
@@ -221,11 +271,14 @@ class _Fit:
         return lambda _, text: text.rlike(pattern)
 
     def _fits_decimal(self, type_: Any, value: Any, text: Any) -> Any:
+        fits = self._has_digits_for(type_, text)
+        return fits | self._is_text(value) if "locale" in self.options else fits
+
+    def _has_digits_for(self, type_: Any, text: Any) -> Any:
         digits = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{type_.scale}}}0*)?\z")
         number = text.try_cast("double")
         same = number.try_cast(type_.simpleString()).cast("double") == number
-        fits = digits | (text.rlike("[eE]") & same)
-        return fits | self._is_text(value) if "locale" in self.options else fits
+        return digits | (text.rlike("[eE]") & same)
 
     def _is_text(self, value: Any) -> Any:
         return self.sql.schema_of_variant(value) == "STRING"
@@ -243,6 +296,15 @@ def named(hint: str) -> Iterator[None]:
         if found is None:
             raise
         path, text = unquote(found["file"]), found.get("text", "")
+        if "column" in found:
+            raise CorruptionError(
+                "a value of the source does not fit its column; nothing of its batch was written",
+                path=path,
+                column=found["column"],
+                expected=found["type"],
+                found=text,
+                hint=hint.replace("the line", "the value", 1),
+            ) from None
         raise CorruptionError(
             "a line of the source is not one JSON object of the schema; nothing of its batch was "
             "written",
@@ -379,7 +441,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
         if form == "json" or form in _RECORDS:
             options = _failfast(options)
         if schema is not None:
-            reader = reader.schema(schema)
+            reader = reader.schema(_unconverted(schema, options) if form == "csv" else schema)
     reader = reader.options(**options)
     paths = list(step.path)
     where = () if not paths else (paths if len(paths) > 1 else paths[0],)
@@ -387,6 +449,8 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     if lines:
         assert schema is not None, "[ingest] columns of files must not be specified"
         frame = parsed(frame, schema, options)
+    elif form == "csv":
+        frame = _checked(frame, schema, options)
     return frame.selectExpr(*step.select) if step.select else frame
 
 
