@@ -45,6 +45,22 @@ def test_a_checkpoint_is_written_after_the_main_thread_has_ended_on_python_3_12(
     assert lakelog.open(tmp_path / "t").verify().is_proved
 
 
+def test_daemon_pool_calls_in_its_threads_and_skips_cancelled_calls() -> None:
+    ended, begun = threading.Event(), threading.Event()
+    calls: list[int] = []
+    with threads.DaemonPool(1, "lakelog-test") as pool:
+        first = pool.submit(lambda: (begun.set(), ended.wait()))
+        begun.wait()
+        cancelled = pool.submit(calls.append, 1)
+        last = pool.submit(int, "x")
+        assert cancelled.cancel()
+    assert not first.done()
+    ended.set()
+    with pytest.raises(ValueError, match="invalid literal"):
+        last.result()
+    assert calls == []
+
+
 def test_the_flag_is_set_when_the_main_thread_has_ended() -> None:
     assert not threads.ENDING.is_set()
     assert threads.can_start()

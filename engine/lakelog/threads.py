@@ -13,7 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import ParamSpec, Self, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,13 +44,53 @@ class Pool(ThreadPoolExecutor):
         return at_once(fn, *args, **kwargs)
 
 
+class DaemonPool:
+    """As `Pool`, for calls that may hang: it waits for none of them when it is left, nor does the
+    exit of the process.
+    """
+
+    def __init__(self, threads: int, thread_name_prefix: str) -> None:
+        self._threads = threads if can_start() else 0
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        for _ in range(self._threads):
+            threading.Thread(target=self._work, name=thread_name_prefix, daemon=True).start()
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """As `Pool.submit`."""
+        if not self._threads:
+            return at_once(fn, *args, **kwargs)
+        done: Future[_T] = Future()
+        self._calls.put(lambda: _complete(done, fn, *args, **kwargs))
+        return done
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+
 def at_once(fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
     """As an executor's ``submit``, in the calling thread."""
     done: Future[_T] = Future()
+    _complete(done, fn, *args, **kwargs)
+    return done
+
+
+def _complete(
+    done: Future[_T], fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+) -> None:
+    """Make the call of a future, unless it was cancelled."""
+    if not done.set_running_or_notify_cancel():
+        return
     try:
         result = fn(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - raised by the result
         done.set_exception(error)
     else:
         done.set_result(result)
-    return done

@@ -327,6 +327,31 @@ except ReadTimeoutError:
     assert done.stdout.strip() == "given up"
 
 
+def test_process_can_exit_while_the_first_listings_hang() -> None:
+    code = """
+import threading
+import fsspec
+from fsspec.spec import AbstractFileSystem
+import lakelog
+
+class Unresponsive(AbstractFileSystem):
+    protocol = "unresponsive"
+
+    def ls(self, path, detail=True, **options):
+        threading.Event().wait()
+
+fsspec.register_implementation("unresponsive", Unresponsive)
+try:
+    lakelog.open("unresponsive://t", read_timeout=0.05)
+except lakelog.ReadTimeoutError:
+    print("given up")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "given up"
+
+
 def test_timeout_allows_for_file_size_and_listing_pages(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.containment import require_contained
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.upload import BufferedUpload
-from lakelog.threads import Pool
+from lakelog.threads import DaemonPool
 
 T = TypeVar("T")
 
@@ -110,10 +110,9 @@ class FsspecStore:
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
         """Whether each of these folders contains anything, by concurrent listings."""
-        if not folders:
-            return []
-        with Pool(len(folders), thread_name_prefix="lakelog-list") as pool:
-            return [bool(found) for found in pool.map(self._list, folders)]
+        with DaemonPool(min(_THREADS, len(folders)), thread_name_prefix="lakelog-list") as pool:
+            listings = [pool.submit(self._list, folder) for folder in folders]
+            return [bool(listing.result()) for listing in listings]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """Every file below `folder`; one batch per folder."""
@@ -157,7 +156,7 @@ class FsspecStore:
         return self._read_threaded(paths)
 
     def _read_threaded(self, paths: Sequence[str]) -> Iterator[bytes]:
-        with Pool(_THREADS, thread_name_prefix="lakelog-read") as pool:
+        with DaemonPool(min(_THREADS, len(paths)), thread_name_prefix="lakelog-read") as pool:
             yield from self._read_ahead(paths, 2 * _THREADS, lambda p: pool.submit(self.read, p))
 
     def _start(self, path: str) -> Future[bytes]:

@@ -27,7 +27,7 @@ from lakelog.errors import (
 from lakelog.storage.base import FileEntry, Link, Upload, report_progress, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
-from lakelog.threads import Pool
+from lakelog.threads import DaemonPool
 
 _READERS = 4
 _BATCH = 64
@@ -151,7 +151,7 @@ class LocalStore:
         # In batches, because a future per small file would cost more than its read.
         size = max(1, min(_BATCH, _BATCH_BYTES // max(1, expected_bytes)))
         batches = [paths[i : i + size] for i in range(0, len(paths), size)]
-        with Pool(_READERS, thread_name_prefix="lakelog-read") as pool:
+        with DaemonPool(_READERS, thread_name_prefix="lakelog-read") as pool:
             pending: deque[Future[list[bytes]]] = deque()
             for batch in batches:
                 pending.append(pool.submit(lambda b: [self.read(p) for p in b], batch))
