@@ -171,16 +171,13 @@ class FailingCloud:
     async def abort(self) -> None:
         return None
 
-    def read_options(self, _: Any) -> dict[str, Any]:
-        return {}
-
     def judge(self, _: BaseException) -> Verdict:
         return REFUSED
 
     def parts(self, *_: Any) -> Any:
         return self
 
-    write = copy = delete_many = list_page = begin = send = finish = fail
+    read = write = copy = delete_many = list_page = begin = send = finish = fail
 
 
 def uploaded(store: LogStore, size_bytes: int) -> None:

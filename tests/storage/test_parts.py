@@ -191,14 +191,24 @@ def test_gcs_copy_is_repeated_until_it_is_done() -> None:
         assert [e.name for batch in store.walk() for e in batch] == ["aside/é/1"]
 
 
-def gcs_store(url: str) -> LogStore:
+def test_gcs_name_with_a_number_is_not_a_generation_of_another_file() -> None:
+    with gcs_double() as double:
+        store = gcs_store(double.url, version_aware=True)
+        store.put("log/1", b"live")
+        store.put("log/1#2", b"other")
+        assert store.read("log/1#2") == b"other"
+        store.delete("log/1#2")
+        assert [e.name for e in store.list_from("log")] == ["1"]
+
+
+def gcs_store(url: str, **options: object) -> LogStore:
     import urllib.request
 
     request = urllib.request.Request(
         f"{url}/storage/v1/b", b'{"name": "tables"}', {"Content-Type": "application/json"}
     )
     urllib.request.urlopen(request, timeout=10).close()
-    return open_store("gs://tables/t", {"endpoint_url": url, "token": "anon"})
+    return open_store("gs://tables/t", {"endpoint_url": url, "token": "anon", **options})
 
 
 def test_concurrent_uploads_do_not_mix(s3_backend: Backend) -> None:

@@ -1,6 +1,11 @@
-"""Rows written to object stores and read back, with unusual names; failed writes leave no files."""
+"""Rows written to object stores and read back, with unusual names; failed writes leave no files,
+and vacuum deletes the files that it lists.
+"""
 
 from __future__ import annotations
+
+import datetime as dt
+import time
 
 import polars as pl
 import pytest
@@ -29,3 +34,29 @@ def test_rows_are_appended_and_overwritten_on_object_stores(
     with pytest.raises(InvalidInputError):
         table.overwrite(ROWS, pl.col("id") == 3)
     assert sum(len(batch) for batch in store.walk()) == before
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_vacuum_of_a_file_with_a_version_in_its_name_keeps_the_live_file(
+    name: str, backend_of: BackendOf
+) -> None:
+    backend = backend_of(name)
+    location = backend.fresh()
+    table = lakelog.create(
+        location,
+        ROWS.schema,
+        configuration={"delta.deletedFileRetentionDuration": "interval 0 seconds"},
+        storage_options=backend.options,
+        upkeep=False,
+    )
+    table.append(ROWS)
+    (live,) = table.snapshot().files().collect()["path"]
+    store = backend.open(location)
+    for key in ("versionId", "versionid", "generation"):
+        # One at a time: a request that deletes many files has their exact names.
+        stray = f"{live}?{key}=null"
+        store.put(stray, b"x")
+        time.sleep(0.01)
+        table.vacuum(retention=dt.timedelta(0)).apply()
+        assert store.stat(stray) is None
+    assert table.to_polars().height == ROWS.height

@@ -8,8 +8,9 @@ repeats a request, so its pauses are shortened for other requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lakelog.storage.base import FileEntry, report_progress
@@ -25,6 +26,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.ranged import Range
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends longer content in blocks, and commits them at the end
@@ -70,9 +72,21 @@ class Azure(DeletesOneByOne):
         """None: every SDK that adlfs supports writes conditionally."""
         return None
 
-    def read_options(self, filesystem: Any) -> dict[str, Any]:  # noqa: ARG002 - as the protocol gives it
-        """One GET at a time, up to 32 MB."""
-        return {"max_concurrency": 1}
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+        """One GET at a time, of up to 32 MB."""
+        start, end = span or (0, None)
+        part = {} if end is None else {"offset": start, "length": end - start}
+        options = {**_timeouts(filesystem), **part}
+        async with filesystem.service_client.get_blob_client(container=bucket, blob=key) as blob:
+            with _converting(key):
+                stream = await blob.download_blob(max_concurrency=1, **options)
+                return bytes(await stream.readall())
+
+    async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
+        """One Delete Blob."""
+        async with filesystem.service_client.get_blob_client(container=bucket, blob=key) as blob:
+            with _converting(key):
+                await blob.delete_blob(**_timeouts(filesystem))
 
     async def write(
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
@@ -232,12 +246,20 @@ def _timeouts(filesystem: Any) -> dict[str, Any]:
 async def _next_page(pages: Any, bucket: str) -> Any:
     """A page of a listing, or None after the last."""
     try:
-        return await asyncio.wait_for(anext(pages), deadline_s(0))
+        with _converting(bucket):
+            return await asyncio.wait_for(anext(pages), deadline_s(0))
     except StopAsyncIteration:
         return None
+
+
+@contextlib.contextmanager
+def _converting(name: str) -> Iterator[None]:
+    """Raise FileNotFoundError for the SDK's error of a missing blob or container."""
+    try:
+        yield
     except Exception as cause:
         if "ResourceNotFoundError" in class_names(cause):
-            raise FileNotFoundError(bucket) from cause
+            raise FileNotFoundError(name) from cause
         raise
 
 

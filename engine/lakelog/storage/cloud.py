@@ -2,7 +2,8 @@
 
 Each of the three has a `Cloud`: one write attempt, the meaning of errors, and listing from a key.
 All three are strongly consistent, so nothing is cached here, and the driver's own caches are
-bypassed. A large file is a `PartedUpload`, which is invisible until it completes.
+bypassed. Requests name the exact key: the paths of drivers have further syntax, such as
+``?versionId=``. A large file is a `PartedUpload`, which is invisible until it completes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lakelog.storage.conditional import (
     write_until_certain,
 )
 from lakelog.storage.fsspec_store import FsspecStore, unavailable
+from lakelog.storage.ranged import Range
 from lakelog.storage.upload import BufferedUpload
 
 T = TypeVar("T")
@@ -62,8 +64,8 @@ class Cloud(Protocol):
         """Why this installation of the driver cannot write conditionally, or None."""
         ...
 
-    def read_options(self, filesystem: Any) -> dict[str, Any]:
-        """Arguments of the driver's ``_cat_file`` that read in one request."""
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+        """Read one object, or a range of it, in one request; FileNotFoundError without it."""
         ...
 
     async def write(
@@ -115,7 +117,7 @@ class CloudStore(FsspecStore):
     """A folder of an object store."""
 
     def __init__(self, filesystem: Any, base: str, root: str, cloud: Cloud) -> None:
-        super().__init__(filesystem, base, root, cloud.read_options(filesystem))
+        super().__init__(filesystem, base, root)
         self._cloud = cloud
 
     @property
@@ -163,6 +165,11 @@ class CloudStore(FsspecStore):
             if not entry.name:  # an empty rest is the key itself
                 return entry._replace(name=name)
         return None
+
+    async def _fetch(self, path: str, span: Range | None = None) -> bytes:
+        # Not by the driver's `_cat_file`, which takes a part of some keys for a version.
+        bucket, key = self._split(path)
+        return await self._cloud.read(self._filesystem, bucket, key, span)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create a file if its name is free; the request is retried at most nine times."""
@@ -318,16 +325,13 @@ class DeletesOneByOne:
     ) -> Mapping[str, str]:
         """Delete each; see `Cloud.delete_many`."""
         for key in keys:
-            await delete_one(filesystem, bucket, key)
+            with contextlib.suppress(FileNotFoundError):
+                await self.delete(filesystem, bucket, key)
         return {}
 
-
-async def delete_one(filesystem: Any, bucket: str, key: str) -> None:
-    """Delete an object through a driver; a missing object is not an error."""
-    try:
-        await filesystem._rm_file(f"{bucket}/{key}")
-    except FileNotFoundError:
-        return
+    async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
+        """Delete one object; FileNotFoundError without it."""
+        raise NotImplementedError
 
 
 PART_BYTES = 8 << 20  # a multiple of 256 KiB, for GCS; S3 takes 10,000 of at least 5 MiB

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar, cast
@@ -49,17 +49,10 @@ _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class FsspecStore:
     """A folder of an fsspec filesystem, to read from."""
 
-    def __init__(
-        self,
-        filesystem: Any,
-        base: str,
-        root: str,
-        read_options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, filesystem: Any, base: str, root: str) -> None:
         self._filesystem = filesystem
         self._base = base.rstrip("/")
         self._root = root
-        self._read_options = dict(read_options or {})
         self._is_async = bool(getattr(filesystem, "async_impl", False) is True)
 
     @property
@@ -206,18 +199,21 @@ class FsspecStore:
         return result
 
     async def _cat(self, path: str) -> bytes:
-        request = self._filesystem._cat_file(self._absolute(path), **self._read_options)
-        return cast("bytes", await asyncio.wait_for(request, _WHOLE_DEADLINE_S))
+        return await asyncio.wait_for(self._fetch(path), _WHOLE_DEADLINE_S)
+
+    async def _fetch(self, path: str, span: Range | None = None) -> bytes:
+        """A file, or a range of it, in one request."""
+        start, end = span or (None, None)
+        found = await self._filesystem._cat_file(self._absolute(path), start=start, end=end)
+        return cast("bytes", found)
 
     async def _cat_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
         permits = asyncio.Semaphore(IN_FLIGHT)
 
         async def fetch(start: int, end: int) -> bytes:
             async with permits:
-                request = self._filesystem._cat_file(
-                    self._absolute(path), start=start, end=end, **self._read_options
-                )
-                data = cast("bytes", await asyncio.wait_for(request, deadline_s(end - start)))
+                request = self._fetch(path, (start, end))
+                data = await asyncio.wait_for(request, deadline_s(end - start))
             # A web server may return the whole file for a request of a range.
             return data[start:end] if len(data) > end - start else data
 

@@ -12,7 +12,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from lakelog.storage.base import FileEntry, report_progress
@@ -28,6 +28,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.ranged import Range
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
@@ -35,11 +36,11 @@ _INCOMPLETE = 308  # status of an upload that expects more bytes
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with a default time-out, which gcsfs lacks."""
+    """Options with a default time-out, which gcsfs lacks, and without generations in keys."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
-    return {"requests_timeout": timeout, **options}
+    return {"requests_timeout": timeout, **options, "version_aware": False}
 
 
 class Gcs(DeletesOneByOne):
@@ -54,9 +55,14 @@ class Gcs(DeletesOneByOne):
             return f"lakelog does not support writes with gcsfs {gcsfs.__version__}"
         return None
 
-    def read_options(self, filesystem: Any) -> dict[str, Any]:  # noqa: ARG002 - as the protocol gives it
-        """None, because it is one GET."""
-        return {}
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+        """One GET."""
+        start, end = span or (None, None)
+        return cast("bytes", await filesystem._cat_file(f"{bucket}/{key}", start=start, end=end))
+
+    async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
+        """Objects: delete."""
+        await filesystem._call("DELETE", "b/{}/o/{}", bucket, key)
 
     async def write(
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 from fsspec.asyn import sync
 
 from lakelog.storage.base import FileEntry, report_progress
-from lakelog.storage.cloud import Names, Page, delete_one
+from lakelog.storage.cloud import Names, Page
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -33,6 +32,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.ranged import Range
 
 _CONFIG: Mapping[str, Any] = {
     "max_pool_connections": 64,
@@ -79,10 +79,18 @@ class S3:
             return f"botocore {installed} has no atomic put-if-absent; {needed} and newer have it"
         return None
 
-    def read_options(self, filesystem: Any) -> dict[str, Any]:
-        """One GET: with more concurrency, s3fs asks for the size first."""
-        known = inspect.signature(type(filesystem)._cat_file).parameters
-        return {"max_concurrency": 1} if "max_concurrency" in known else {}
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+        """One GetObject, repeated also if its response ends early."""
+        from s3fs.core import _error_wrapper
+
+        part = {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
+
+        async def get() -> bytes:
+            answer = await filesystem._call_s3("get_object", Bucket=bucket, Key=key, **part)
+            with contextlib.closing(answer["Body"]) as body:
+                return cast("bytes", await body.read())
+
+        return cast("bytes", await _error_wrapper(get, retries=filesystem.retries))
 
     async def write(
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
@@ -138,7 +146,8 @@ class S3:
     ) -> Mapping[str, str]:
         """One DeleteObjects request; for one object DeleteObject, which every server supports."""
         if len(keys) == 1:
-            await delete_one(filesystem, bucket, keys[0])
+            with contextlib.suppress(FileNotFoundError):
+                await filesystem._call_s3("delete_object", Bucket=bucket, Key=keys[0])
             return {}
         wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = await filesystem._call_s3("delete_objects", Bucket=bucket, Delete=wanted)

@@ -54,6 +54,8 @@ _ODD_NAMES = (
     "A",
     "Z",
 )
+# Ends of names that drivers take for a version, or drop.
+_ENDS_OF_NAMES = ("?versionId=null", "?versionid=1", "?generation=1", "#1", "?a#b", "?", "#")
 _LARGE_BYTES = (8 << 20) + 3
 _UPLOAD_STEP = 700_001
 _LARGE_UPLOAD = (16 << 20) + 5  # more than two parts of an object store's upload
@@ -489,6 +491,20 @@ class StoreContract:
         assert (found.name, found.size_bytes) == (name, len(content))
         store.delete(f"log/{name}")
         assert _names(store) == []
+
+    @_each(_ENDS_OF_NAMES)
+    def test_name_that_ends_as_a_url_is_another_file(self, end: str) -> None:
+        store = self.make_store()
+        store.put("log/1", b"live")
+        store.put(f"log/1{end}", b"other")
+        store.move(f"log/1{end}", f"aside/1{end}")
+        assert store.read(f"aside/1{end}") == b"other"
+        store.delete(f"aside/1{end}")
+        assert _below(store) == ["log/1"]
+        assert store.read("log/1") == b"live"
+        for folder in ("log", "aside"):
+            with _raises(NotFoundError):
+                store.read(f"{folder}/1{end}")
 
     def test_read_many_returns_files_in_the_given_order(self) -> None:
         store = self.make_store()
