@@ -1244,6 +1244,7 @@ class Table:
             UnsupportedStoreError: Files would be deleted, and the store is read-only.
             InvalidInputError: The retention or the inventory is invalid.
             VersionNotFoundError: One of `keep_versions` cannot be read.
+            UnavailableError: A folder with files of the table cannot be read.
             CorruptionError: The log is damaged.
 
         Memory: eight bytes per retained file, and the rows of the plan.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import lakelog
 from lakelog import Table
@@ -376,3 +378,18 @@ def contents(table: Table, versions: range) -> list[Any]:
     """The contents of some versions: the first and the last ones, and every fifth between."""
     some = sorted({*versions[:3], *versions[::5], *versions[-3:]})
     return [content(table, version) for version in some]
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, denied: Path) -> None:
+    """Take away the permissions of a folder, from root too."""
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, *args: Any, **options: Any) -> Any:
+            if isinstance(path, str) and f"{path}/".startswith(f"{denied}/"):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return call(path, *args, **options)
+
+        return refuse
+
+    for name in ("scandir", "stat"):
+        monkeypatch.setattr(f"lakelog.storage.local.os.{name}", refusing(getattr(os, name)))

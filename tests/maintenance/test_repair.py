@@ -22,6 +22,7 @@ from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
+from tests.maintenance.logs import deny
 from tests.replaced_tables import WRITERS, replaced
 from tests.transaction.tables import new_table, open_with_rules, paths
 
@@ -396,6 +397,28 @@ def test_files_behind_a_dangling_link_are_not_removed(tmp_path: Path, link: str)
         ("data-missing", "p=a/x", "refuse")
     ]
     assert "may not be reachable" in report.left["why"][0]
+
+
+def test_files_in_a_folder_that_cannot_be_read_are_reported_and_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    for name in paths(table):
+        (where / name).write_bytes(bytes(int(name[1:])))
+    with table.transaction() as tx:
+        tx.add(path="p=a/x", size=1)
+        tx.add(path="p=b/x", size=1)
+    for folder in ("p=a", "lost+found"):
+        (where / folder).mkdir()
+        deny(monkeypatch, where / folder)
+    report = repaired(table, remove_missing=True)
+    assert report.repaired.select("kind", "path").rows() == [("data-missing", "p=b/x")]
+    assert report.left.select("kind", "path", "action").rows() == [
+        ("data-unreadable", "p=a/x", "refuse")
+    ]
+    (found,) = (each for each in table.doctor(files=True).findings if "data-" in each.kind)
+    assert (found.severity, found.kind, found.paths) == ("error", "data-unreadable", ("p=a/x",))
 
 
 class AppendsAfterListing(StoreWrapper):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import fsspec
 import polars as pl
 import pytest
 from deltalake import DeltaTable
@@ -32,8 +33,10 @@ from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.log.context import Log
 from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
 from lakelog.storage import open_store
+from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.testing import Fault, InjectingStore, Rule
 from tests.budget import share_of
+from tests.maintenance.logs import deny
 from tests.transaction.tables import DIALECTS, new_table, runtime
 
 DAY_MS = 86_400_000
@@ -631,6 +634,74 @@ def test_files_that_the_log_refers_to_by_a_link_are_kept(
     assert planned(table) == planned(table, inventory=listed) == []
     assert applied(table).deleted == 0
     assert (where / "p=a/x.parquet").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_reported_and_its_files_are_kept(
+    where: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("a.parquet", "b.parquet", "lost+found/x.parquet", "inner/_delta_log/x", "inner/y"):
+        put(where, path)
+    add(table, "a.parquet")
+    deny(monkeypatch, where / "lost+found")
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert (plan.files["path"].to_list(), plan.unreadable) == (["b.parquet"], ("lost+found",))
+    assert "lost+found" in str(plan)
+    listed = pl.DataFrame({"path": ["lost+found/x.parquet"], "size": [1], "modificationTime": [0]})
+    assert planned(table, inventory=listed) == []
+    deny(monkeypatch, where / "inner/_delta_log")
+    assert planned(table) == ["b.parquet"], "the table in `inner` is recognized"
+    report = plan.apply()
+    assert (report.deleted, report.unreadable) == (1, ("inner/_delta_log", "lost+found"))
+
+
+def test_an_unreadable_folder_with_files_of_the_table_is_refused(
+    where: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(where, "real/x.parquet")
+    (where / "p=a").mkdir()
+    (where / "p=a/link").symlink_to("../real")
+    add(table, "p=a/link/x.parquet")
+    put(where, "b.parquet")
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert plan.files["path"].to_list() == ["b.parquet"]
+    deny(monkeypatch, where / "p=a")
+    for call in (table.vacuum, plan.apply):
+        with pytest.raises(UnavailableError, match="folder with files of the table") as raised:
+            call()
+        assert raised.value.path == "p=a"
+    assert (where / "b.parquet").exists()
+
+
+def test_a_plan_lists_each_folder_once(
+    where: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(where, "p=a/b/x.parquet")
+    listed, scandir = [], os.scandir
+
+    def counted(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr("lakelog.storage.local.os.scandir", counted)
+    assert planned(table) == ["p=a/b/x.parquet"]
+    assert listed.count(str(where / "p=a/b")) == 1
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_links_of_a_local_filesystem_of_fsspec_protect_all_files(
+    where: Path, table: Table, is_wrapped: bool
+) -> None:
+    put(where, "real/x.parquet")
+    (where / "p=a").symlink_to("real")
+    add(table, "p=a/x.parquet")
+    files = FsspecStore(fsspec.filesystem("file"), str(where), str(where))
+    store = open_store(f"simplecache::file://{where}") if is_wrapped else files
+    wrapped = Table(Log(store, DIALECTS["delta"], Clock()), runtime())
+    assert planned(wrapped) == []
+    (where / "p=a").unlink()
+    assert planned(wrapped) == ["real/x.parquet"]
 
 
 def test_files_that_a_link_leads_to_since_the_plan_are_kept(where: Path, table: Table) -> None:

@@ -28,6 +28,7 @@ from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipelin
 from lakelog.spark.pipeline import pipeline as running
 from lakelog.spark.pipeline.ingest import ingest, named, parsed
 from lakelog.spark.pipeline.upkeep import list_table
+from tests.maintenance.logs import deny
 from tests.spark.pipeline_side import Side, live, on_disk, small_files, some_rows
 
 COLUMNS = "id bigint, at timestamp, who string"
@@ -449,6 +450,20 @@ def test_listing_by_executors_equals_the_local_one(spark: Any, tmp_path: Path) -
     for depth, session in enumerate(sessions):
         found = list_table(session, store, depth, "_delta_log", {})
         assert_frame_equal(found.sort("path"), expected)
+
+
+def test_a_listing_by_executors_leaves_out_folders_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("d=1/e=2/a.parquet", "lost+found/x", "d=1/denied/x"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"12345")
+    store = lakelog.storage.open_store(os.fspath(tmp_path))
+    for folder in ("lost+found", "d=1/denied"):
+        deny(monkeypatch, tmp_path / folder)
+    for depth in range(4):
+        found = list_table(Side(), store, depth, "_delta_log", {})
+        assert found["path"].to_list() == ["d=1/e=2/a.parquet"], depth
 
 
 def test_failed_jobs_raise_errors_of_lakelog(spark: Any, tmp_path: Path) -> None:

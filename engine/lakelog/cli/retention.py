@@ -42,7 +42,7 @@ _EXPIRED = (
     "the next checkpoint deletes expired files again; to keep them, raise "
     "delta.logRetentionDuration, or set delta.enableExpiredLogCleanup to false"
 )
-_DELETED = "version deleted size_bytes spared errors"
+_DELETED = "version deleted size_bytes spared errors unreadable"
 
 _SHOWN = (
     "proposal",
@@ -219,6 +219,7 @@ def vacuum(
             size_text(found.size_bytes),
             f"unused since {time_text(cutoff)}",
             *(f"{number:,} stay: {why}" for why, number in found.kept.items() if number),
+            *(f"not readable: {folder}" for folder in found.unreadable),
             PLANNED,
         ]
         columns = ("path", "kind", "size_bytes", "modified_ms", "why")
@@ -230,6 +231,7 @@ def vacuum(
         ("deleted", f"{count(found.deleted, 'file')}, {size_text(found.size_bytes)}"),
         ("spared", f"{found.spared:,}, which a commit since the plan refers to"),
         ("not deleted", f"{len(found.errors):,}"),
+        *([("not readable", ", ".join(found.unreadable))] if found.unreadable else []),
     ]
     errors = (pl.List(pl.String()), [str(error) for error in found.errors])
     write_report(found, facts, _DELETED, output, errors=errors)

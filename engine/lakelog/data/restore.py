@@ -21,7 +21,7 @@ from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.display import Displayed, size_text
 from lakelog.errors import ExternalPathError, NotFoundError
 from lakelog.log.context import Log
-from lakelog.maintenance.vacuum import listed_files
+from lakelog.maintenance.vacuum import Listing
 from lakelog.threads import Pool
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.restoring import Restored
@@ -175,7 +175,7 @@ def _missing(log: Log, paths: pl.Series) -> tuple[pl.Series, int]:
 
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:
-        paths = paths.filter(~(own & paths.is_in(listed_files(log)["path"].implode())))
+        paths = paths.filter(~(own & paths.is_in(Listing(log).files["path"].implode())))
     with Pool(_THREADS, thread_name_prefix="lakelog-restore") as pool:
         found = pl.Series(list(pool.map(exists, paths)), dtype=pl.Boolean)
     return paths.filter(~found), found.null_count()

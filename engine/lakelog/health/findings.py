@@ -55,7 +55,14 @@ _SKEW_BYTES_LEAST = 1 << 30
 
 UNCHECKED = "external-unchecked"
 INCOMPLETE, BLOCKED = "checkpoint-incomplete", "version-blocked"
-_FILE_KINDS = ("data-missing", "data-length", "vector-missing", "vector-length", UNCHECKED)
+_FILE_KINDS = (
+    "data-missing",
+    "data-length",
+    "data-unreadable",
+    "vector-missing",
+    "vector-length",
+    UNCHECKED,
+)
 """Kinds of `Damage` of data files and deletion vectors; the others are of the log."""
 
 

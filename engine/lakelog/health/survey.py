@@ -6,7 +6,6 @@ partition values and deletion vectors are read, and row counts only if a file ha
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -24,6 +23,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogError,
     NotFoundError,
+    UnavailableError,
     UnsupportedError,
 )
 from lakelog.health.findings import (
@@ -47,10 +47,11 @@ from lakelog.maintenance.diagnose import (
     diagnose_next_version,
     diagnose_pointer,
 )
-from lakelog.maintenance.vacuum import Vacuum, listed_files
+from lakelog.maintenance.vacuum import Listing, Vacuum
 from lakelog.model.contract import column_named
 from lakelog.redaction import redact, redact_path
 from lakelog.skipping.values import partition_key
+from lakelog.storage.base import is_denied
 
 _PARTITION = "partition."
 _EXAMPLES = 3
@@ -89,9 +90,9 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
     damage += [*_of_next_version(log, snapshot), *_of_checksum(snapshot), *_of_files(snapshot)]
     options = CheckpointOptions()
     more: dict[str, Any] = {}
-    listed: pl.DataFrame | None = None
+    listed: Listing | None = None
     if files:
-        listed = listed_files(log)
+        listed = Listing(log)
         of_data = list(_of_data(log, listed))
         damage += of_data
         more["unchecked_files"] = sum(d.num_files or 0 for d in of_data if d.kind == UNCHECKED)
@@ -108,10 +109,14 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
             "cleanup_blocked": cleanup.why if blocked else None,
         }
         if listed is not None and log.dialect.has_rows:
-            # Of a table that only others write, or with an invalid deletion vector, found above.
-            with contextlib.suppress(UnsupportedError, InvalidActionError):
-                vacuum = Vacuum(log).plan_of([listed])
+            try:
+                vacuum = Vacuum(log).plan_of(listed)
                 more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
+            except (UnsupportedError, InvalidActionError, UnavailableError) as error:
+                # Of a table that only others write, or with an invalid deletion vector or files in
+                # an unreadable folder, found above.
+                if isinstance(error, UnavailableError) and not is_denied(error):
+                    raise
     except InvalidInputError as error:
         damage.append(Damage("property", f"{error.path}: {error.message}", "correct the property"))
     small_bytes = target * 3 // 4
@@ -227,7 +232,7 @@ def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
         yield Damage("files", f"{error.path}: {error.message}", error.hint)
 
 
-def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
+def _of_data(log: Log, listed: Listing) -> Iterator[Damage]:
     """Live data files and deletion vectors with a problem, one damage per kind."""
     for kind, group in groupby(diagnose_files(log, listed, remove=False), lambda each: each.kind):
         first, *others = group

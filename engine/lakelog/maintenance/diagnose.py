@@ -20,6 +20,8 @@ kind                problem                                  repaired by
 ``data-missing``    a live file does not exist               removing it from the table, on request
 ``data-length``     a live file has another length than the  not repaired
                     log records
+``data-             a live file, or a deletion vector's, is  not repaired
+unreadable``        in a folder that cannot be read
 ``vector-missing``  a deletion vector's file does not exist  not repaired
 ``vector-length``   it is too short for the vectors that     not repaired
                     the log records in it
@@ -53,6 +55,7 @@ from lakelog.errors import (
     LakelogError,
     NotFoundError,
     NotRegularFileError,
+    UnavailableError,
     UnsupportedError,
 )
 from lakelog.input_validation import is_unicode
@@ -64,10 +67,10 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum_file, contradicts_itself
-from lakelog.maintenance.vacuum import inside, of_entries
+from lakelog.maintenance.vacuum import Listing, inside, of_entries
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
-from lakelog.storage.base import links_of
+from lakelog.storage.base import is_denied
 from lakelog.storage.bounded import FileLocator
 from lakelog.storage.containment import SCHEME
 from lakelog.telemetry import Progress
@@ -88,6 +91,7 @@ _WHY_UNCHECKED = (
     "if you trust their location, allow it: lakelog.open(…, allow_external=[…]), or "
     "--allow-external on the command line; paths with a part '..' are always refused"
 )
+_WHY_DENIED = "try again with the permission to read it"
 _COPY = "restore it from a copy, or the table to a version before it"
 _WHY_UNREADABLE = f"its rows cannot be read: {_COPY}"
 _WHY_KEPT = (
@@ -97,6 +101,9 @@ _WHY_KEPT = (
 _ABSOLUTE_FOLDER = f"(?s)^((?:{SCHEME})?/(?:.*/)?)"
 _NOT_CHECKED = -1
 """In place of the length of a file that may not be opened."""
+
+_DENIED = -2
+"""In place of the length of a file in a folder that may not be read."""
 
 _VECTOR_COLUMNS = actions.DV_COLUMNS[:4]  # without the number of deleted rows
 _VECTOR_END = (
@@ -390,11 +397,11 @@ def diagnose_records(refused: Iterable[LakelogError]) -> Iterator[Finding]:
         yield Finding("files", path, error.version, error.message, REFUSE, why, 1)
 
 
-def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[Finding]:
+def diagnose_files(log: Log, listed: Listing, *, remove: bool) -> Iterator[Finding]:
     """Live files that do not exist or have another length, deletion vectors whose file does not
     exist or is too short for them, and how many files were not checked; ordered by kind.
 
-    The `listed_files` may be older than the version: what they lack is looked up. Files outside of
+    The listing may be older than the version: what they lack is looked up. Files outside of
     the table's folder are looked up if the log's `External` allows them.
     """
     snapshot = LogSnapshot.open(log)
@@ -416,6 +423,11 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
     deviating = _deviating(log, pl.concat(wanted), listed)
     is_unchecked = (pl.col("found") == _NOT_CHECKED).fill_null(value=False)
     unchecked, found = deviating.filter(is_unchecked), deviating.filter(~is_unchecked)
+    is_denied = (pl.col("found") == _DENIED).fill_null(value=False)
+    for path in found.filter(is_denied)["path"]:
+        problem = "its folder cannot be read, so the file was not checked"
+        yield Finding("data-unreadable", path, version, problem, REFUSE, _WHY_DENIED, 1)
+    found = found.filter(~is_denied)
     data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
     absent = data.filter(pl.col("found").is_null())
     missing = absent["path"]
@@ -462,7 +474,7 @@ def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[
         )
 
 
-def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
+def _deviating(log: Log, wanted: pl.DataFrame, listed: Listing) -> pl.DataFrame:
     """The files that do not exist, or not with the recorded ``size``, which vectors may exceed; and
     the length that was ``found``, or `_NOT_CHECKED`. A file that does not exist may be removed from
     the table if ``is_reached``. Sorted by path.
@@ -474,6 +486,10 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
             entry = locator.stat(path)
         except ExternalPathError:
             return _NOT_CHECKED
+        except UnavailableError as error:
+            if is_denied(error):
+                return _DENIED
+            raise
         return None if entry is None else entry.size_bytes
 
     def list_folder(folder: str) -> _Folder:
@@ -498,7 +514,7 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
     with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:
         folders = list(pool.map(list_folder, wanted["folder"].drop_nulls().unique()))
         outside = [each.files for each in folders if each.files is not None]
-        entries = pl.concat([listed, *outside]).select("path", found="size_bytes")
+        entries = pl.concat([listed.files, *outside]).select("path", found="size_bytes")
         known = pl.DataFrame([each[:3] for each in folders], schema=_FOLDERS, orient="row")
         name = pl.col("prefix") + path.str.strip_prefix(pl.col("folder"))
         doubtful = (
@@ -509,14 +525,14 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataF
             .sort("path")
         )
         if doubtful.height:
-            dangling = [link.name for link in links_of(log.store) if not link.exists]
+            dangling = [link.name for link in listed.links if not link.exists]
             is_lost = inside(doubtful["name"], [each for each in dangling if is_unicode(each)])
             doubtful = doubtful.with_columns(pl.col("is_reached") & ~is_lost)
         is_closed = pl.col("folder").is_not_null() & pl.col("prefix").is_null()
         closed = doubtful.filter(is_closed).with_columns(found=pl.lit(_NOT_CHECKED, pl.Int64))
         doubtful = doubtful.filter(~is_closed)
         lengths = pl.Series(list(pool.map(length, doubtful["path"])), dtype=pl.Int64)
-    still = differs | (found == _NOT_CHECKED)
+    still = differs | found.is_in([_NOT_CHECKED, _DENIED])
     return pl.concat([doubtful.with_columns(found=lengths).filter(still), closed]).sort("path")
 
 

@@ -43,7 +43,7 @@ from lakelog.maintenance.diagnose import (
 )
 from lakelog.maintenance.inventory import inventory
 from lakelog.maintenance.quarantine import Quarantine
-from lakelog.maintenance.vacuum import listed_files
+from lakelog.maintenance.vacuum import Listing
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
@@ -205,7 +205,7 @@ class Repair:
             return found
         found += diagnose_records(self.refused())
         if self.is_of_files:
-            listed = listed_files(self.log, self.files)
+            listed = Listing(self.log, self.files)
             found += diagnose_files(self.log, listed, remove=self.remove_missing)
         return found
 

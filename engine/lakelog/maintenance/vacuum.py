@@ -18,7 +18,9 @@ Also kept are: files younger than the retention (a writer may be about to commit
 begin with ``_`` or ``.``, except change data, partition folders of columns with such names, and
 temporary files of a killed lakelog process; the ``metadata`` folder of a table that Iceberg reads;
 nested tables; names that are not valid Unicode; files outside the table, such as those of a shallow
-clone. A path in the log that is absolute or not normalized protects every file with that name.
+clone; folders that cannot be read, such as ``lost+found``. If the log refers to a file in such a
+folder, links in it may lead to any file, and the vacuum is refused. A path in the log that is
+absolute or not normalized protects every file with that name.
 
 References are kept as 64-bit hashes: a collision keeps a file that could be deleted, and never
 deletes one that is needed.
@@ -46,6 +48,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     InvalidInputError,
     LakelogError,
+    UnavailableError,
     UnsafeRetentionError,
     UnsupportedStoreError,
 )
@@ -58,7 +61,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
-from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, LogStore, links_of
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, LogStore, tree_of
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
@@ -87,6 +90,7 @@ class VacuumReport(Displayed):
         spared: Number of planned files that were kept, because a commit made after the plan refers
             to them.
         errors: One error, with its ``path``, per file that could not be deleted.
+        unreadable: Folders that could not be read; their files are kept.
     """
 
     _title = "Vacuum"
@@ -97,6 +101,7 @@ class VacuumReport(Displayed):
     size_bytes: int
     spared: int
     errors: tuple[LakelogError, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -107,6 +112,7 @@ class VacuumReport(Displayed):
             ("deleted", f"{self.deleted:,} files, {size_text(self.size_bytes)}"),
             ("spared since", f"{self.spared:,} files"),
             ("not deleted", f"{len(self.errors):,} files"),
+            *_unread(self.unreadable),
         ]
 
 
@@ -125,6 +131,7 @@ class VacuumPlan(Displayed):
             ``action`` (``delete``) and ``why``; the others are String.
         kept: Number of kept files, by reason: ``referenced``, ``young``, ``hidden``, ``nested
             table``.
+        unreadable: Folders that could not be read; their files are kept, and not counted.
     """
 
     _title = "Vacuum plan"
@@ -135,6 +142,7 @@ class VacuumPlan(Displayed):
     cutoff_ms: int
     files: pl.DataFrame
     kept: Mapping[str, int]
+    unreadable: tuple[str, ...]
     _vacuum: Vacuum = field(repr=False, compare=False)
 
     @property
@@ -162,7 +170,69 @@ class VacuumPlan(Displayed):
             ("older than", f"{cutoff:%Y-%m-%d %H:%M:%S} UTC"),
             ("deletable", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
             ("stay", kept or "nothing"),
+            *_unread(self.unreadable),
         ]
+
+
+def _unread(folders: Sequence[str]) -> list[tuple[str, str]]:
+    return [("not readable", ", ".join(folders))] if folders else []
+
+
+class Listing:
+    """The files of a table's folder, or of an inventory, and the links and unreadable folders of
+    the folder; found by one traversal.
+
+    Attributes:
+        is_complete: Whether the files are those of the folder.
+    """
+
+    def __init__(self, log: Log, inventory: Any = None) -> None:
+        self.is_complete = inventory is None
+        self._store = log.store
+        self._files = None if inventory is None else _of_inventory(inventory)
+        self._others: tuple[list[Link], list[LakelogError]] | None = None
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Path, length and time of the files."""
+        if self._files is None:
+            yield from self._traverse(files=True)
+        else:
+            yield self._files
+
+    @property
+    def files(self) -> pl.DataFrame:
+        """All `batches`."""
+        if self._files is None:
+            self._files = pl.concat([pl.DataFrame(schema=_LISTED), *self.batches()])
+        return self._files
+
+    @property
+    def links(self) -> list[Link]:
+        """The symbolic links."""
+        return self._noted[0]
+
+    @property
+    def unreadable(self) -> list[LakelogError]:
+        """One error, with its ``path``, per folder that cannot be read."""
+        return self._noted[1]
+
+    @property
+    def _noted(self) -> tuple[list[Link], list[LakelogError]]:
+        if self._others is None:
+            for _ in self._traverse(files=False):
+                pass
+        assert self._others is not None
+        return self._others
+
+    def _traverse(self, *, files: bool) -> Iterator[pl.DataFrame]:
+        links: list[Link] = []
+        unreadable: list[LakelogError] = []
+        for part in tree_of(self._store, files=files):
+            links += part.links
+            unreadable += part.unreadable
+            if part.files:
+                yield from of_entries([part.files])
+        self._others = links, unreadable
 
 
 class References:
@@ -192,13 +262,30 @@ class References:
         found = paths.hash().is_in(self._joined(self._paths).implode())
         if self._names:
             found |= _names(paths).hash().is_in(self._joined(self._names).implode())
-        return found | inside(paths, self._linked)
+        return found | self.is_linked(paths)
+
+    def is_linked(self, paths: pl.Series) -> pl.Series:
+        """Which of the relative paths a link leads to."""
+        return inside(paths, self._linked)
 
     @staticmethod
     def _joined(parts: list[pl.Series]) -> pl.Series:
         if len(parts) != 1:
             parts[:] = [pl.concat([pl.Series(dtype=pl.UInt64), *parts]).unique()]
         return parts[0]
+
+
+class _FilesBelow:
+    """Whether references name a file in one of some folders."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._pattern = rf"(?s)(^|/)({'|'.join(map(re.escape, folders))})(/|$)"
+        self.exist = False
+
+    def add(self, files: pl.DataFrame) -> None:
+        """Examine files (decoded ``path``) and their deletion vectors."""
+        named = (files["path"], vector_paths(files).drop_nulls())
+        self.exist |= any(paths.str.contains(self._pattern).any() for paths in named)
 
 
 @dataclass(frozen=True)
@@ -221,33 +308,23 @@ class Vacuum:
 
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
         """Find the files that can be deleted; see `lakelog.table.Table.vacuum`."""
-        if inventory is None:
-            return self.plan_of(of_entries(self.log.store.walk()), progress)
-        return self.plan_of([_of_inventory(inventory)], progress, is_complete=False)
+        return self.plan_of(Listing(self.log, inventory), progress)
 
-    def plan_of(
-        self,
-        batches: Iterable[pl.DataFrame],
-        progress: Progress | None = None,
-        *,
-        is_complete: bool = True,
-    ) -> VacuumPlan:
-        """As `plan`, of files in the table's folder as `listed_files` returns them; the store is
-        asked for nested tables unless the logs of all are among them (`is_complete`).
-        """
+    def plan_of(self, listing: Listing, progress: Progress | None = None) -> VacuumPlan:
+        """As `plan`. The store is asked for nested tables unless the listing is complete."""
         snapshot = LogSnapshot.open(self.log)
         metadata = snapshot.metadata
         check_writable(snapshot.table_configuration, self.log.table)
         retention_ms = self._retention(metadata)
         cutoff_ms = self.log.clock() - retention_ms
-        links = links_of(self.log.store)
-        references = self._references(snapshot, cutoff_ms, links)
+        references = References()
+        self._refer(references, snapshot, cutoff_ms)
         hidden = _Hidden.of(snapshot.table_configuration)
         kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
         deletable: list[pl.DataFrame] = []
-        nested = _tables_of([link.name for link in links])
+        nested: set[str] = set()
         seen = 0
-        for batch in batches:
+        for batch in listing.batches():
             seen += batch.height
             nested |= table_folders(batch["path"])
             left = batch
@@ -264,7 +341,13 @@ class Vacuum:
             if progress is not None:
                 progress("list", seen, None)
         files = pl.concat([pl.DataFrame(schema=_LISTED), *deletable])
-        if not is_complete:
+        unreadable = self._unreadable(listing, snapshot, cutoff_ms)
+        references.add_links(listing.links)
+        is_linked = references.is_linked(files["path"])
+        kept["referenced"] += int(is_linked.sum())
+        files = files.filter(~is_linked & ~inside(files["path"], unreadable))
+        nested |= _tables_of([*(link.name for link in listing.links), *unreadable])
+        if not listing.is_complete:
             nested |= _tables_above(self.log.store, files["path"])
         if nested:
             is_nested = inside(files["path"], nested)
@@ -277,6 +360,7 @@ class Vacuum:
             cutoff_ms,
             _planned(files.unique("path", keep="any").sort("path")),
             kept,
+            tuple(unreadable),
             self,
         )
 
@@ -289,15 +373,17 @@ class Vacuum:
         references = References()
         total = plan.files.height
         deleted = size_bytes = spared = 0
-        version = plan.version
+        version, unreadable = plan.version, list(plan.unreadable)
         errors: list[LakelogError] = []
         for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
             if snapshot is None or self.log.latest_version() != snapshot.version:
                 # A restore can bring back files whose tombstones have expired. The same version may
                 # be of another table, which was created here after the plan.
-                snapshot = LogSnapshot.open(self.log)
-                links = links_of(store)
-                references = self._references(snapshot, plan.cutoff_ms, links)
+                snapshot, listing = LogSnapshot.open(self.log), Listing(self.log)
+                references = References()
+                self._refer(references, snapshot, plan.cutoff_ms)
+                references.add_links(listing.links)
+                unreadable = self._unreadable(listing, snapshot, plan.cutoff_ms)
                 version = snapshot.version
             needed = references.protect(chunk["path"])
             spared += int(needed.sum())
@@ -320,7 +406,9 @@ class Vacuum:
         )
         telemetry.count("vacuum.files", deleted)
         telemetry.count("vacuum.bytes", size_bytes)
-        return VacuumReport(self.log.table, version, deleted, size_bytes, spared, tuple(errors))
+        return VacuumReport(
+            self.log.table, version, deleted, size_bytes, spared, tuple(errors), tuple(unreadable)
+        )
 
     def _retention(self, metadata: Metadata) -> int:
         promised = self._promised(metadata)
@@ -341,11 +429,26 @@ class Vacuum:
             )
         return self.retention_ms
 
-    def _references(
-        self, snapshot: LogSnapshot, cutoff_ms: int, links: Sequence[Link]
-    ) -> References:
-        found = References()
-        found.add_links(links)
+    def _unreadable(self, listing: Listing, snapshot: LogSnapshot, cutoff_ms: int) -> list[str]:
+        """The folders that cannot be read; refuses those with a file that a reference names."""
+        paths = {error.path or "": error for error in listing.unreadable}
+        folders = [path for path in paths if is_unicode(path)]
+        if folders:
+            below = _FilesBelow(folders)
+            self._refer(below, snapshot, cutoff_ms)
+            if below.exist:
+                raise UnavailableError(
+                    "a folder with files of the table cannot be read, and symbolic links in it may "
+                    "lead to any other file",
+                    path=folders[0],
+                    hint="run the vacuum with the permission to read the folder",
+                ) from paths[folders[0]].__cause__
+        return folders
+
+    def _refer(
+        self, found: References | _FilesBelow, snapshot: LogSnapshot, cutoff_ms: int
+    ) -> None:
+        """Add every file that is needed."""
         for frame in _files(snapshot, "add"):
             found.add(frame)
         for frame in _files(snapshot, "remove", "deletionTimestamp"):
@@ -363,9 +466,8 @@ class Vacuum:
                 found.add(frame)
         if self.keep_history:
             with_stable_listing(self.log, lambda listing: self._protect_history(listing, found))
-        return found
 
-    def _protect_history(self, listing: LogListing, found: References) -> None:
+    def _protect_history(self, listing: LogListing, found: References | _FilesBelow) -> None:
         """Protect the oldest version's files, later added ones, and their change data."""
         for first, last in rebuildable(listing):
             for frame in _files(LogSnapshot.open(self.log, first), "add"):
@@ -382,7 +484,9 @@ class Vacuum:
         options = CheckpointOptions.of(metadata.configuration, self.log.dialect)
         return options.deleted_file_retention_ms
 
-    def _protect_removed(self, listing: LogListing, found: References, cutoff_ms: int) -> None:
+    def _protect_removed(
+        self, listing: LogListing, found: References | _FilesBelow, cutoff_ms: int
+    ) -> None:
         """Protect the files that the remaining commits removed since a time."""
         for run in by_size(listing.commits):
             files = self.log.dialect.decode(self.log.store, run).files
@@ -423,13 +527,6 @@ class _Hidden:
 _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
-def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
-    """Path, length and time of all files in the table's folder, or of an inventory."""
-    if inventory is not None:
-        return _of_inventory(inventory)
-    return pl.concat([pl.DataFrame(schema=_LISTED), *of_entries(log.store.walk())])
-
-
 def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
     # Read completely before use: a damaged checkpoint may be detected half-way, and replaced by an
     # older one.
@@ -443,7 +540,7 @@ def _removed_since(removes: pl.DataFrame, cutoff_ms: int) -> pl.DataFrame:
 
 
 def of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
-    """Batches of a listing as frames with the columns of `listed_files`."""
+    """Batches of a listing as frames with the columns of `Listing.files`."""
     for batch in batches:
         # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
         known = [entry for entry in batch if is_unicode(entry.name)]

@@ -60,6 +60,21 @@ class Link(NamedTuple):
     exists: bool
 
 
+class TreePart(NamedTuple):
+    """A part of the tree below a folder; links to folders are not followed.
+
+    Attributes:
+        files: As `LogStore.walk`.
+        links: Symbolic links.
+        unreadable: One error, with its ``path``, per folder or link without permission to read it.
+            What it contains is in no part.
+    """
+
+    files: list[FileEntry]
+    links: Sequence[Link] = ()
+    unreadable: Sequence[LakelogError] = ()
+
+
 class Upload(Protocol):
     """A file written in pieces; the context manager closes it, or abandons it after an error."""
 
@@ -106,7 +121,7 @@ class LogStore(Protocol):
 
     A store whose calls cannot hang has a true attribute ``never_hangs``: its calls have no time-out
     unless one was requested (`lakelog.storage.bounded`). One with symbolic links has a method
-    ``links``, which returns every `Link` below its root.
+    ``tree``, as `tree_of` calls it, which yields a `TreePart` at a time.
     """
 
     @property
@@ -254,10 +269,20 @@ class LogStore(Protocol):
         ...
 
 
-def links_of(store: LogStore) -> list[Link]:
-    """Every symbolic link of a store; none if it has no method ``links``."""
-    found = getattr(store, "links", None)
-    return found() if found is not None else []
+def tree_of(store: LogStore, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
+    """Everything below a folder of a store, by its method ``tree``, which only stores with symbolic
+    links need; without `files`, links and unreadable folders only.
+    """
+    tree = getattr(store, "tree", None)
+    if tree is not None:
+        yield from tree(folder, files=files)
+    elif files:
+        yield from map(TreePart, store.walk(folder))
+
+
+def is_denied(error: LakelogError) -> bool:
+    """Whether a store refused a call for want of a permission."""
+    return isinstance(error.__cause__, PermissionError)
 
 
 def require_content(path: str, data: bytes) -> None:
@@ -360,9 +385,12 @@ class StoreWrapper:
         """As the inner store."""
         return self._store.walk(folder)
 
-    def links(self) -> list[Link]:
-        """As the inner store."""
-        return links_of(self._store)
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
+        """As the inner store; with the files of the own `walk` if a subclass has one."""
+        own = type(self).walk is not StoreWrapper.walk
+        yield from tree_of(self._store, folder, files=files and not own)
+        if files and own:
+            yield from map(TreePart, self.walk(folder))
 
 
 class SeekableReader(RawIOBase):

@@ -22,7 +22,15 @@ from io import RawIOBase
 from typing import Any, BinaryIO, TypeVar, cast
 
 from lakelog.errors import InvalidInputError, LakelogError, ReadTimeoutError
-from lakelog.storage.base import FileEntry, FileWrapper, Link, LogStore, StoreWrapper, observed
+from lakelog.storage.base import (
+    FileEntry,
+    FileWrapper,
+    LogStore,
+    StoreWrapper,
+    TreePart,
+    observed,
+    tree_of,
+)
 from lakelog.storage.containment import LOCAL, Reach
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import Fetch, Range, RangedFile
@@ -127,13 +135,16 @@ class BoundedStore(StoreWrapper):
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """As the inner store; errors as `list_from`."""
-        batches = self._timed(lambda: iter(self._store.walk(folder)), folder)
-        while (batch := self._timed(lambda: next(batches, None), folder)) is not None:
-            yield batch
+        return self._each(lambda: self._store.walk(folder), folder)
 
-    def links(self) -> list[Link]:
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
         """As the inner store; errors as `list_from`."""
-        return self._timed(super().links, "")
+        return self._each(lambda: tree_of(self._store, folder, files=files), folder)
+
+    def _each(self, iterate: Callable[[], Iterator[T]], folder: str) -> Iterator[T]:
+        parts = self._timed(lambda: iter(iterate()), folder)
+        while (part := self._timed(lambda: next(parts, None), folder)) is not None:
+            yield part
 
     def stat(self, path: str) -> FileEntry | None:
         """As the inner store."""

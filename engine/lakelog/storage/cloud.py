@@ -23,7 +23,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, Upload, require_content
+from lakelog.storage.base import IN_FLIGHT, FileEntry, TreePart, Upload, require_content
 from lakelog.storage.conditional import (
     Verdict,
     deadline_s,
@@ -288,6 +288,10 @@ class CloudStore(FsspecStore):
             token = page.token
             if not token:
                 return
+
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
+        """As `walk`: an object store has no links."""
+        yield from map(TreePart, self.walk(folder) if files else ())
 
     def _split_writable(self, path: str) -> tuple[str, str]:
         if self.refusal is not None:

@@ -28,7 +28,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, Upload, require_content
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, TreePart, Upload, require_content
 from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.containment import require_contained
 from lakelog.storage.ranged import Range, RangedFile
@@ -109,19 +109,29 @@ class FsspecStore:
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """Every file below `folder`; one batch per folder."""
+        return (part.files for part in self.tree(folder) if part.files)
+
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:  # noqa: ARG002 - the driver examines all
+        """As `walk`, with symbolic links. Drivers do not resolve them, so that the target is the
+        whole folder.
+        """
         ahead = [""]
         while ahead:
             prefix = ahead.pop()
             batch: list[FileEntry] = []
+            links: list[Link] = []
             for info in self._list(f"{folder}/{prefix}".strip("/")):
                 entry = _entry(info)
+                if info.get("islink") or info.get("type") == "link":
+                    path = f"{folder}/{prefix}{entry.name}".strip("/")
+                    links.append(Link(path, "", self._filesystem.exists(self._absolute(path))))
                 if info.get("type") == "directory":
                     name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
                     ahead.append(f"{prefix}{name}/")
                 elif entry.name:
                     batch.append(entry._replace(name=prefix + entry.name))
-            if batch:
-                yield batch
+            if batch or links:
+                yield TreePart(batch, links)
 
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None."""

@@ -24,7 +24,7 @@ from lakelog.errors import (
     NotRegularFileError,
     UnavailableError,
 )
-from lakelog.storage.base import FileEntry, Link, Upload, report_progress, require_content
+from lakelog.storage.base import FileEntry, Link, TreePart, Upload, report_progress, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
 from lakelog.threads import DaemonPool
@@ -226,65 +226,57 @@ class LocalStore:
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """Every file below `folder`, also temporary ones, without links to folders."""
-        batch: list[FileEntry] = []
+        for part in self.tree(folder):
+            if part.unreadable:
+                raise part.unreadable[0]
+            if part.files:
+                yield part.files
+
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
+        """As `walk`, with symbolic links and unreadable folders; their paths are relative to the
+        root. Without `files`, no file is examined.
+        """
+        below = os.path.join(os.path.realpath(self._root), "")
+        part, links, unreadable = TreePart([]), list[Link](), list[LakelogError]()
         ahead = [""]
         while ahead:
+            report_progress()
             prefix = ahead.pop()
-            at = f"{folder}/{prefix}" if folder and prefix else folder or prefix
+            at = f"{folder}/{prefix}".strip("/")
             try:
-                with os.scandir(self.path_of(at.rstrip("/"))) as scan:
+                with os.scandir(self.path_of(at)) as scan:
                     for entry in scan:
                         name = prefix + entry.name
-                        if entry.is_dir(follow_symlinks=False):
-                            ahead.append(f"{name}/")
-                        elif (status := _status_of_file(entry)) is not None:
-                            batch.append(
-                                FileEntry(name, status.st_size, status.st_mtime_ns // 1_000_000)
-                            )
-                        if len(batch) >= _WALK_BATCH:
-                            yield batch
-                            batch = []
-            except OSError as cause:
-                if _is_absent(cause):
-                    continue
-                raise _unavailable(at, cause) from cause
-        if batch:
-            yield batch
-
-    def links(self) -> list[Link]:
-        """Every symbolic link below the folder."""
-        root = os.path.realpath(self._root)
-        below = os.path.join(root, "")
-        found: list[Link] = []
-        ahead = [root]
-        while ahead:
-            report_progress()
-            at = ahead.pop()
-            try:
-                with os.scandir(at) as scan:
-                    for entry in scan:
                         if entry.is_symlink():
                             target = _below(os.path.realpath(entry.path), below)
-                            name = _slashed(entry.path[len(below) :])
-                            found.append(Link(name, target, os.path.exists(entry.path)))
-                        elif entry.is_dir(follow_symlinks=False):
-                            ahead.append(entry.path)
+                            path = f"{at}/{entry.name}" if at else entry.name
+                            links.append(Link(path, target, os.path.exists(entry.path)))
+                            if not links[-1].exists:
+                                unreadable += _denied(entry.path, path)
+                                continue
+                        if entry.is_dir(follow_symlinks=False):
+                            ahead.append(f"{name}/")
+                        elif files and (status := _status_of_file(entry)) is not None:
+                            part.files.append(
+                                FileEntry(name, status.st_size, status.st_mtime_ns // 1_000_000)
+                            )
+                        if len(part.files) >= _WALK_BATCH:
+                            yield part
+                            part = TreePart([])
             except OSError as cause:
                 if _is_absent(cause):
                     continue
-                raise _unavailable(at, cause) from cause
-        return found
+                if not isinstance(cause, PermissionError) or not at:
+                    raise _unavailable(at, cause) from cause
+                unreadable.append(_unavailable(at, cause))
+        yield TreePart(part.files, links, unreadable)
 
 
 def _below(path: str, below: str) -> str | None:
     """As `Link.target`; `below` is the root with a separator at the end."""
     if below.startswith(os.path.join(path, "")):
         return ""
-    return _slashed(path[len(below) :]) if path.startswith(below) else None
-
-
-def _slashed(path: str) -> str:
-    return path.replace(os.sep, "/")
+    return path[len(below) :].replace(os.sep, "/") if path.startswith(below) else None
 
 
 @cache
@@ -381,6 +373,15 @@ def _status_of_file(entry: os.DirEntry[str]) -> os.stat_result | None:
         raise
 
 
+def _denied(target: str, path: str) -> list[LakelogError]:
+    """The error if a link leads to a place without permission."""
+    try:
+        os.stat(target)
+    except OSError as cause:
+        return [_unavailable(path, cause)] if isinstance(cause, PermissionError) else []
+    return []
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -407,8 +408,10 @@ def _not_found(path: str, cause: OSError) -> NotFoundError:
 
 
 def _unavailable(path: str, cause: OSError) -> UnavailableError:
-    return UnavailableError(
+    error = UnavailableError(
         f"the store failed: {cause.strerror or cause}",
         path=path,
         hint="check permissions and the disk, then try again",
     )
+    error.__cause__ = cause
+    return error

@@ -34,7 +34,15 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore, StoreWrapper, Upload
+from lakelog.storage.base import (
+    IN_FLIGHT,
+    FileEntry,
+    LogStore,
+    StoreWrapper,
+    TreePart,
+    Upload,
+    tree_of,
+)
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.upload import ClosedOrAbandoned
 
@@ -249,6 +257,11 @@ class InjectingStore(StoreWrapper):
         """As the inner store, or a fault before the first batch or after the last."""
         with self._operation("walk", folder):
             yield from self._store.walk(folder)
+
+    def tree(self, folder: str = "", *, files: bool = True) -> Iterator[TreePart]:
+        """As `walk`; without files, without faults."""
+        with self._operation("walk", folder) if files else contextlib.nullcontext():
+            yield from tree_of(self._store, folder, files=files)
 
     def _counted(self, data: bytes) -> bytes:
         with self._lock:

@@ -18,7 +18,7 @@ from lakelog.errors import LakelogError, UnavailableError
 from lakelog.spark.error_display import job_failure
 from lakelog.spark.pipeline.steps import StepReport
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, is_denied, tree_of
 from lakelog.storage.bounded import unbounded
 from lakelog.storage.local import LocalStore
 from lakelog.table import Table
@@ -46,8 +46,9 @@ class Lister:
         store = open_store(self.location, dict(self.storage_options))
         for batch in batches:
             for folder in batch.column(0).to_pylist():
-                for entries in store.walk(folder):
-                    yield _batch(entries, f"{folder}/")
+                # The driver reports the folders that cannot be read.
+                for part in tree_of(store, folder):
+                    yield _batch(part.files, f"{folder}/")
 
 
 def _batch(entries: Iterable[FileEntry], prefix: str) -> pa.RecordBatch:
@@ -96,15 +97,28 @@ def _folders(store: LogStore, depth: int, log_folder: str) -> tuple[list[str], l
     """Folders that executors list recursively, and the folders above them."""
     above, level = [], [""]
     for _ in range(max(1, depth)):
-        above += level
+        named = [
+            (folder, names) for folder in level if (names := _names(store, folder)) is not None
+        ]
+        above += [folder for folder, _ in named]
         level = [
             path
-            for folder in level
-            for name in store.list_folders(folder)
+            for folder, names in named
+            for name in names
             if (path := f"{folder}/{name}" if folder else name) != log_folder
             and not _is_link(store, path)
         ]
     return level, above
+
+
+def _names(store: LogStore, folder: str) -> list[str] | None:
+    """The folders in a folder; None if it cannot be read, which the plan reports."""
+    try:
+        return store.list_folders(folder)
+    except UnavailableError as error:
+        if folder and is_denied(error):
+            return None
+        raise
 
 
 def _is_link(store: LogStore, folder: str) -> bool:
@@ -186,9 +200,12 @@ def vacuum(
         inventory=inventory,
         progress=progress,
     )
-    note = f"{inventory.height:,} files listed"
+    notes = (
+        f"{inventory.height:,} files listed",
+        *(f"not readable: {folder}" for folder in plan.unreadable),
+    )
     if not plan.files.height:
-        return StepReport("vacuum", "nothing to do", version=plan.version, notes=(note,))
+        return StepReport("vacuum", "nothing to do", version=plan.version, notes=notes)
     report = plan.apply(progress)
     return StepReport(
         "vacuum",
@@ -197,7 +214,7 @@ def vacuum(
         removed=report.deleted,
         skips=len(report.errors),
         version=report.version,
-        notes=(note, *_errors(report.errors)),
+        notes=notes + _errors(report.errors),
     )
 
 
