@@ -699,6 +699,28 @@ def test_last_change_of_a_key_is_committed(table: lakelog.Table, directory: Path
     assert keyed_rows(table.scan()) == {**expected, 5: "g"}
 
 
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        (b'{"id": 1, "id": 1}', "id"),
+        (b'{"s": {"a": 1, "a": null}}', "s/a"),
+        (b'{"l": [{"a": 1}, {"a": 1, "\\u0061": 2}]}', "l/[]/a"),
+    ],
+)
+def test_a_line_with_an_object_that_repeats_a_key_is_refused(
+    tmp_path: Path, line: bytes, column: str
+) -> None:
+    inner = pl.Struct({"a": pl.Int64})
+    schema = {"id": pl.Int64, "s": inner, "l": pl.List(inner)}
+    table = lakelog.create(tmp_path / "t", schema, upkeep=False)
+    with lakelog.Ingestor(table, tmp_path / "i") as ingestor:
+        with pytest.raises(InvalidInputError, match="twice") as error:
+            ingestor.write(line)
+        assert error.value.column == column
+        ingestor.flush()
+    assert table.snapshot().num_rows() == 0
+
+
 @pytest.mark.parametrize("keys", [[1, 1, 2, 3, 3], [0.0, -0.0, 2.0, 3.0, 3.0]])
 def test_every_row_of_a_key_that_the_table_has_twice_is_replaced(
     tmp_path: Path, directory: Path, keys: list[Any]

@@ -158,6 +158,9 @@ def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
         "[1]",
         '{"id": 1.5}',
         "{'id': 1}",
+        '{"id": 1, "id": 2}',
+        '{"id": 1, "\\u0069d": 2}',
+        '{"id": 1, "more": [{"a": 1, "a": 1}]}',
     ):
         (tmp_path / "bad.json").write_text('{"id": 7}\n' + line + "\n")
         rows = parsed(spark.read.text(f"{tmp_path}/bad.json"), StructType.fromDDL(COLUMNS), {})
@@ -228,6 +231,7 @@ def test_a_line_with_a_value_that_spark_would_change_is_refused(
     [
         ("spark.sql.legacy.timeParserPolicy", "legacy"),
         ("spark.sql.legacy.json.allowEmptyString.enabled", "true"),
+        ("spark.sql.variant.allowDuplicateKeys", "true"),
     ],
 )
 def test_settings_with_which_spark_changes_values_are_refused(

@@ -3,9 +3,9 @@
 Spark's own reader silently reads a text in a numeric column as null, a truncated line as a row of
 nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
 and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
-a line with a value that Spark would change, and a line that is not UTF-8 raise an error with file
-and text. Blank lines are skipped. A key that is not in the schema is ignored, and a key that is
-missing in the line is null.
+a line with an object that repeats a key, a line with a value that Spark would change, and a line
+that is not UTF-8 raise an error with file and text. Blank lines are skipped. A key that is not in
+the schema is ignored, and a key that is missing in the line is null.
 
 - ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
   batch in its checkpoint before it reads it. The sink records each batch in the commit that
@@ -72,6 +72,7 @@ _SURROGATE = r"\\u[dD][89a-fA-F]"
 _SETTINGS = {
     "spark.sql.legacy.timeParserPolicy": ("LEGACY", "CORRECTED"),
     "spark.sql.legacy.json.allowEmptyString.enabled": ("TRUE", "false"),
+    "spark.sql.variant.allowDuplicateKeys": ("TRUE", "false"),
 }
 """Settings of a session and their values that change what JSON means; and those that do not."""
 _OF_VALUES = {"timezone", "locale", "nanvalue", "positiveinf", "negativeinf"}
@@ -109,7 +110,7 @@ def _refuse_legacy(spark: Any) -> None:
 
 def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """Lines as rows."""
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
     sql = functions_of(lines)
     folders = [name for name in lines.columns if name != "value"]
@@ -136,11 +137,13 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 
     # Spark ignores what follows an array: after a "]" in the line, the 0 is not counted.
     whole = (length("]") == 1) & (length(",0]") == 2)
+    # Spark takes the last value of a key that an object repeats, except in a variant.
+    unique = sql.from_json(line, VariantType(), strict).isNotNull()
     unpaired = sql.regexp_replace(line, _PAIRED, " ").rlike(_SURROGATE)
     rows = lines.where(sql.trim(line) != "").select(
         read(schema).alias("row"),
         *((read(checked).alias("again"),) if checked.fields else ()),
-        (whole & sql.is_valid_utf8(line) & ~unpaired).alias("whole"),
+        (whole & unique & sql.is_valid_utf8(line) & ~unpaired).alias("whole"),
         sql.to_json(details).alias("details"),
         *folders,
     )
