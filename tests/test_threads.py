@@ -48,8 +48,13 @@ def test_a_checkpoint_is_written_after_the_main_thread_has_ended_on_python_3_12(
 def test_daemon_pool_calls_in_its_threads_and_skips_cancelled_calls() -> None:
     ended, begun = threading.Event(), threading.Event()
     calls: list[int] = []
+
+    def hang() -> None:
+        begun.set()
+        ended.wait()
+
     with threads.DaemonPool(1, "lakelog-test") as pool:
-        first = pool.submit(lambda: (begun.set(), ended.wait()))
+        first = pool.submit(hang)
         begun.wait()
         cancelled = pool.submit(calls.append, 1)
         last = pool.submit(int, "x")
