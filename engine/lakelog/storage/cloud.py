@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -395,15 +395,12 @@ class PartedUpload(BufferedUpload):
     def _send_part(self, piece: bytes, *, last: bool) -> None:
         if not self._begun:
             self._begun = True
-            self._wait(self._surely(self._parts.begin()))
+            self._wait(self._surely(self._parts.begin))
         while len(self._sent) >= self._parts.in_flight:
             self._sent.popleft().result()
         number, self._count = self._count, self._count + 1
-        sending = replace_until_certain(
-            lambda: self._parts.send(number, piece, last=last), self._judge, self._path, len(piece)
-        )
-        step = asyncio.run_coroutine_threadsafe(self._surely(sending), self._loop)
-        self._sent.append(step)
+        step = self._surely(lambda: self._parts.send(number, piece, last=last), len(piece))
+        self._sent.append(asyncio.run_coroutine_threadsafe(step, self._loop))
 
     def _finish(self, rest: bytes) -> None:
         if not self._count:
@@ -421,14 +418,14 @@ class PartedUpload(BufferedUpload):
         if self._begun and not self._appeared:
             # If the object may exist, there is nothing to discard, or not yet.
             with contextlib.suppress(Exception):
-                self._wait(self._surely(self._parts.abort()))
+                self._wait(asyncio.wait_for(self._parts.abort(), deadline_s(PART_BYTES)))
 
-    async def _surely(self, step: Coroutine[Any, Any, None]) -> None:
-        """Run a step before the last one, which has no visible effect."""
+    async def _surely(self, step: Callable[[], Awaitable[None]], size_bytes: int = 0) -> None:
+        """Run a step before the last one, with retries, because it has no visible effect."""
         try:
-            async with asyncio.timeout(deadline_s(PART_BYTES)):
-                await step
-        except Exception as cause:
+            await replace_until_certain(step, self._judge, self._path, size_bytes)
+        except LakelogError as failure:
+            cause = failure.__cause__ or failure  # the driver's
             raise UnavailableError(
                 f"nothing was written: {describe(cause)}",
                 path=self._path,

@@ -97,7 +97,7 @@ class S3:
     ) -> None:
         """One PutObject, whatever the size: up to 5 GB."""
         condition = {"IfNoneMatch": "*"} if exclusive else {}
-        await _call(filesystem, bucket, "put_object", Key=key, Body=data, **condition)
+        await _call(filesystem, "put_object", Bucket=bucket, Key=key, Body=data, **condition)
 
     def parts(self, filesystem: Any, bucket: str, key: str) -> _Parts:
         """A multipart upload."""
@@ -109,7 +109,8 @@ class S3:
         """One CopyObject; above 4 GB, a multipart upload of which each part is copied."""
         copied = {"Bucket": bucket, "Key": source}
         if size_bytes <= _COPIED_AT_ONCE_BYTES:
-            await _call(filesystem, bucket, "copy_object", Key=target, CopySource=copied)
+            address = {"Bucket": bucket, "Key": target}
+            await _call(filesystem, "copy_object", **address, CopySource=copied)
             return
         parts = _Parts(filesystem, bucket, target)
         await parts.begin()
@@ -230,27 +231,20 @@ class _Parts:
 
     async def finish(self) -> None:
         parts = [self._done[number] for number in sorted(self._done)]
-        rest = {name: value for name, value in self._address.items() if name != "Bucket"}
-        await _call(
-            self._filesystem,
-            self._address["Bucket"],
-            "complete_multipart_upload",
-            MultipartUpload={"Parts": parts},
-            **rest,
-        )
+        await self._ask("complete_multipart_upload", MultipartUpload={"Parts": parts})
 
     async def abort(self) -> None:
         if "UploadId" in self._address:
             await self._ask("abort_multipart_upload")
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
-        return await self._filesystem._call_s3(method, **self._address, **arguments)
+        return await _call(self._filesystem, method, **self._address, **arguments)
 
 
-async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> None:
+async def _call(filesystem: Any, method: str, **arguments: Any) -> Any:
     """One write request; the driver's error gets the outcome of each attempt, for `judge`."""
     await filesystem.set_session()
-    client = await filesystem.get_s3(bucket)
+    client = await filesystem.get_s3(arguments["Bucket"])
     call = "".join(word.capitalize() for word in method.split("_"))
     for event, hook in ((_BEFORE, _begin_attempt), (_AFTER, _end_attempt)):
         name = f"{event}.{call}"
@@ -258,7 +252,7 @@ async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> 
     attempts: list[Verdict] = []
     token = _ATTEMPTS.set(attempts)
     try:
-        await filesystem._call_s3(method, Bucket=bucket, **arguments)
+        return await filesystem._call_s3(method, **arguments)
     except Exception as error:
         setattr(error, _OUTCOMES, tuple(attempts))
         raise
