@@ -69,12 +69,17 @@ _ISO_8601 = {
 _PAIRED = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 """Escaped backslashes, and escapes of two code units that are one character."""
 _SURROGATE = r"\\u[dD][89a-fA-F]"
+_TEXTS = ("json", "csv", "xml")
 _SETTINGS = {
-    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "CORRECTED"),
-    "spark.sql.legacy.json.allowEmptyString.enabled": ("TRUE", "false"),
-    "spark.sql.variant.allowDuplicateKeys": ("TRUE", "false"),
+    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "CORRECTED", _TEXTS),
+    "spark.sql.legacy.json.enableDateTimeParsingFallback": ("TRUE", "false", ("json",)),
+    "spark.sql.legacy.csv.enableDateTimeParsingFallback": ("TRUE", "false", ("csv",)),
+    "spark.sql.legacy.json.allowEmptyString.enabled": ("TRUE", "false", ("json",)),
+    "spark.sql.variant.allowDuplicateKeys": ("TRUE", "false", ("json",)),
 }
-"""Settings of a session and their values that change what JSON means; and those that do not."""
+"""Settings of a session and their values that change what a text means; those that do not; and the
+formats that they concern.
+"""
 _OF_VALUES = {"timezone", "locale", "nanvalue", "positiveinf", "negativeinf"}
 """Options of CSV that say how a value is read."""
 _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
@@ -95,13 +100,12 @@ def _refuse_loose(options: Mapping[str, str]) -> None:
             )
 
 
-def _refuse_legacy(spark: Any) -> None:
+def _refuse_legacy(spark: Any, form: str) -> None:
     """Raise for settings with which Spark reads other dates, or empty text as null."""
-    for name, (loose, strict) in _SETTINGS.items():
-        found = spark.conf.get(name, strict)
-        if found.upper() == loose:
+    for name, (loose, strict, forms) in _SETTINGS.items():
+        if form in forms and (found := spark.conf.get(name, strict)).upper() == loose:
             raise InvalidInputError(
-                f"[ingest] with the session's setting {name} Spark changes values of NDJSON",
+                f"[ingest] with the session's setting {name} Spark changes values of {form}",
                 expected=strict,
                 found=found,
                 hint=f'call spark.conf.set("{name}", "{strict}") before the pipeline',
@@ -350,7 +354,6 @@ FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
 _PATIENCE_S = 1
 _NEVER_S = 86_400.0
 _BATCH_ONLY = ("parquet", "orc", "avro")
-_RECORDS = ("csv", "xml")
 _HINTS = {
     "batch": "fix the line, or move the file away, and run the step again",
     # The batch is already planned, with the names of its files.
@@ -436,12 +439,12 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     lines = form == "json" and not _is_on(options, "multiline")
     if form == "json":
         _refuse_loose(options)
+    _refuse_legacy(spark, form)
     if lines:
-        _refuse_legacy(spark)
         reader = reader.format("text")
     else:
         reader = reader.format(step.format)
-        if form == "json" or form in _RECORDS:
+        if form in _TEXTS:
             options = _failfast(options)
         if schema is not None:
             reader = reader.schema(_unconverted(schema, options) if form == "csv" else schema)
