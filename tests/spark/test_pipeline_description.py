@@ -130,6 +130,17 @@ def test_missing_file_raises_invalid_input_error() -> None:
         Pipeline.from_toml("nowhere.toml")
 
 
+def test_store_options_that_spark_cannot_hold_are_refused_without_their_values() -> None:
+    options = {"account_name": "a", "nested": {"credential": b"Zm9vYmFy"}}
+    target = Target(path="t", storage_options=options)
+    source = Ingest(format="csv", path="raw", mode="batch", batch_id=1)
+    with pytest.raises(InvalidInputError, match="storage_options nested") as error:
+        Pipeline("n", target, ingest=source)
+    assert "a value of type dict" in str(error.value)
+    assert "Zm9vYmFy" not in str(error.value)
+    assert Pipeline("n", target, compact=Compact()).table.storage_options == options
+
+
 def test_unknown_step_is_refused_before_a_session_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

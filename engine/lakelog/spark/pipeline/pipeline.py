@@ -5,6 +5,7 @@ Every step can be repeated at any time: completed work is detected.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import tomllib
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lakelog import telemetry
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.spark.pipeline.steps import (
+    INGEST_LOG,
     STEPS,
     Checkpoint,
     Cleanup,
@@ -83,6 +85,8 @@ class Pipeline:
             raise InvalidInputError(
                 "the pipeline has no step", expected=" or ".join(f"[{step}]" for step in STEPS)
             )
+        if self.ingest is not None and self.ingest.format != INGEST_LOG:
+            _require_json(self.table.storage_options)
         settings = dict(self.spark)
         values: list[object] = list(settings.values())
         if not all(isinstance(value, str) for value in values):
@@ -234,6 +238,20 @@ class Pipeline:
         settings = dict(config or {}) | dict(self.spark)
         master = settings.pop("master", "local[*]")
         return session(self.name, master=master, config=settings)
+
+
+def _require_json(storage_options: Mapping[str, Any]) -> None:
+    """Raise for options that an option of Spark's writer cannot hold; their values are secret."""
+    for name, value in storage_options.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as cause:
+            raise InvalidInputError(
+                f"[table] storage_options {name} cannot be passed to Spark: it is not JSON",
+                expected="text, numbers, true, false, None, and lists and dicts of them",
+                found=f"a value of type {type(value).__name__}",
+                hint="pass the settings from which the store makes the object, such as keys",
+            ) from cause
 
 
 def _described(given: Mapping[str, Any]) -> Pipeline:
