@@ -307,7 +307,10 @@ def _to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
     }
     rows = read()
     try:
-        return rows.to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+        # Integers of nested values next to nulls would otherwise be floats.
+        return rows.to_pandas(
+            types_mapper=nullable.get, integer_object_nulls=True, maps_as_pydicts="strict"
+        )
     except pa.ArrowException as cause:  # such as a map with a key twice
         raise UnsupportedFeatureError(
             f"the rows cannot be converted to pandas: {cause}",

@@ -58,6 +58,23 @@ def test_frames_and_streams_hold_the_rows(source: Table | Snapshot) -> None:
         assert connection.execute("select count(*), sum(n) from rows").fetchall() == [(3, 4)]
 
 
+def test_nested_integers_next_to_nulls_are_exact_in_pandas(tmp_path: Path) -> None:
+    exact = 2**53 + 1
+    rows = pa.table(
+        {
+            "s": [{"x": exact}, {"x": None}],
+            "l": [[exact, None], [1]],
+            "m": pa.array([{"a": exact, "b": None}, {}], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    lakelog.write(tmp_path, rows)
+    table = lakelog.open(tmp_path)
+    frame = table.to_pandas()
+    assert frame["s"][0]["x"] == frame["l"][0][0] == frame["m"][0]["a"] == exact
+    table.overwrite(frame[["s", "l"]])
+    assert table.to_arrow(columns=["s", "l"]).equals(rows.select(["s", "l"]))
+
+
 def test_map_with_a_repeated_key_raises_in_pandas_only(tmp_path: Path) -> None:
     rows = pa.table({"m": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))})
     lakelog.write(tmp_path, rows)
