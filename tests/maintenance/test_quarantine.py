@@ -19,7 +19,7 @@ from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.maintenance.quarantine import QUARANTINES_SCHEMA
 from lakelog.maintenance.undo import UNDONE_SCHEMA
 from lakelog.storage import open_store
-from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
+from lakelog.storage.base import Deleted, FileEntry, LogStore, StoreWrapper
 from tests.maintenance.logs import DAY_MS, MadeLog, content, fresh
 from tests.transaction.tables import DIALECTS, runtime
 
@@ -365,22 +365,32 @@ def test_quarantine_folder_that_is_a_symbolic_link_is_not_purged(
     assert sorted((tmp_path / "elsewhere").rglob("*")) == before
 
 
-def test_file_deleted_by_a_concurrent_cleanup_is_not_an_error(made: MadeLog) -> None:
+@pytest.mark.parametrize("quarantine", [True, False])
+def test_file_deleted_by_a_concurrent_cleanup_is_not_an_error(
+    made: MadeLog, quarantine: bool
+) -> None:
     class Overtaken(StoreWrapper):
         def move(self, source: str, target: str) -> None:
             if source == f"_delta_log/{3:020d}.json":
                 self._store.delete(source)
             self._store.move(source, target)
 
+        def delete_existing(self, paths: Sequence[str]) -> Deleted:
+            self._store.delete(f"_delta_log/{3:020d}.json")
+            return super().delete_existing(paths)
+
     log = made.table().log
     table = Table(replace(log, store=Overtaken(log.store)), runtime())
-    report = table.cleanup(plan=False, quarantine=True)
+    report = table.cleanup(plan=False, quarantine=quarantine)
     assert isinstance(report, CleanupReport)
     assert not report.errors
     assert f"_delta_log/{3:020d}.json" not in report.files["path"]
+    assert report.size_bytes == report.files["size_bytes"].sum()
+    assert fresh(made).versions() == [(15, 29)]
+    if not quarantine:
+        return
     [listed] = made.table().quarantines().select("files", "size_bytes").rows()
     assert listed == (report.files.height, report.size_bytes)
-    assert fresh(made).versions() == [(15, 29)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}\n", None])

@@ -8,6 +8,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -713,6 +714,25 @@ def test_files_that_a_link_leads_to_since_the_plan_are_kept(where: Path, table: 
     report = plan.apply()
     assert (report.deleted, report.spared) == (1, 1)
     assert (where / "old/x.parquet").exists()
+
+
+@pytest.mark.parametrize("scheme", ["", "memory:/"])
+def test_files_that_another_vacuum_deleted_are_not_counted(tmp_path: Path, scheme: str) -> None:
+    where = f"{scheme}{tmp_path / 'table'}"
+    table = new_table(where)
+    for path in ("a.parquet", "b.parquet", "c.parquet"):
+        table.log.store.put(path, b"0123456789")
+    later = Table(replace(table.log, clock=lambda: table.log.clock() + 30 * DAY_MS))
+    plan, other = later.vacuum(), later.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert isinstance(other, VacuumPlan)
+    table.log.store.delete("b.parquet")
+    report = plan.apply()
+    assert (report.deleted, report.size_bytes, report.errors) == (2, 20, ())
+    steps: list[tuple[str, int, int | None]] = []
+    report = other.apply(lambda *step: steps.append(step))
+    assert (report.deleted, report.size_bytes, report.errors) == (0, 0, ())
+    assert steps[-1] == ("delete", 3, 3)
 
 
 def test_files_of_a_table_that_replaced_the_planned_one_are_kept(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ from lakelog.maintenance.log_survey import (
 from lakelog.maintenance.quarantine import Quarantine
 from lakelog.maintenance.retention_bounds import Horizon
 from lakelog.maintenance.undo import undo
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import Deleted, FileEntry, delete_files
 from lakelog.telemetry import Progress
 
 _CHUNK = 1000
@@ -89,7 +89,7 @@ class Removal:
             for begin in range(0, len(wanted), _CHUNK):
                 chunk = wanted[begin : begin + _CHUNK]
                 errors, missing = self._remove(chunk)
-                others = missing.union(error.path for error in errors if error.path is not None)
+                others = {*missing, *(error.path for error in errors)}
                 done = [path for path in chunk if path not in others]
                 self._removed += done
                 self.size_bytes += sum(sizes[path] for path in done)
@@ -108,11 +108,11 @@ class Removal:
         rows = deletable.select("path", "kind", "version", "size_bytes")
         return order.join(rows, on="path", how="left", maintain_order="left")
 
-    def _remove(self, paths: list[str]) -> tuple[list[LakelogError], set[str]]:
-        """The errors, and the files that another process has removed, if that is known."""
+    def _remove(self, paths: list[str]) -> Deleted:
+        """Delete files, or move them to quarantine."""
         if self.quarantine is not None:
-            return self.quarantine.take(paths)
-        return self._log.store.delete_many(paths), set()
+            return Deleted(*self.quarantine.take(paths))
+        return delete_files(self._log.store, paths)
 
     def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
         """Sidecars without a checkpoint after old ones were deleted; a new one may need some."""

@@ -61,7 +61,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
-from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, LogStore, tree_of
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, LogStore, delete_files, tree_of
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
@@ -85,7 +85,8 @@ class VacuumReport(Displayed):
     Attributes:
         table: Location of the table.
         version: Latest version when the last file was deleted.
-        deleted: Number of deleted files.
+        deleted: Number of deleted files, without those that another process deleted first
+            (which S3 does not report).
         size_bytes: Total size of the deleted files, in bytes.
         spared: Number of planned files that were kept, because a commit made after the plan refers
             to them.
@@ -372,7 +373,7 @@ class Vacuum:
         snapshot: LogSnapshot | None = None
         references = References()
         total = plan.files.height
-        deleted = size_bytes = spared = 0
+        deleted = size_bytes = spared = absent = 0
         version, unreadable = plan.version, list(plan.unreadable)
         errors: list[LakelogError] = []
         for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
@@ -388,13 +389,15 @@ class Vacuum:
             needed = references.protect(chunk["path"])
             spared += int(needed.sum())
             chosen = chunk.filter(~needed)
-            failed = store.delete_many(chosen["path"].to_list())
+            failed, missing = delete_files(store, chosen["path"].to_list())
             errors += failed
-            deleted_files = chosen.filter(~chosen["path"].is_in([error.path for error in failed]))
+            left = [*(error.path for error in failed), *missing]
+            deleted_files = chosen.filter(~chosen["path"].is_in(left))
+            absent += len(missing)
             deleted += deleted_files.height
             size_bytes += int(deleted_files["size_bytes"].sum())
             if progress is not None:
-                progress("delete", deleted + spared + len(errors), total)
+                progress("delete", deleted + spared + absent + len(errors), total)
         telemetry.event(
             "vacuum.done",
             path=self.log.table,

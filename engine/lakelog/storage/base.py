@@ -18,7 +18,7 @@ Guarantees of every store:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from io import RawIOBase
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
@@ -73,6 +73,18 @@ class TreePart(NamedTuple):
     files: list[FileEntry]
     links: Sequence[Link] = ()
     unreadable: Sequence[LakelogError] = ()
+
+
+class Deleted(NamedTuple):
+    """Outcome of a deletion of files.
+
+    Attributes:
+        errors: As `LogStore.delete_many`.
+        missing: Files that did not exist, if the store reports it.
+    """
+
+    errors: list[LakelogError]
+    missing: Collection[str] = ()
 
 
 class Upload(Protocol):
@@ -280,6 +292,14 @@ def tree_of(store: LogStore, folder: str = "", *, files: bool = True) -> Iterato
         yield from map(TreePart, store.walk(folder))
 
 
+def delete_files(store: LogStore, paths: Sequence[str]) -> Deleted:
+    """As `LogStore.delete_many`, and which files did not exist, by the store's method
+    ``delete_existing``, if it has one: of two processes that delete a file, one counts it.
+    """
+    delete = getattr(store, "delete_existing", None)
+    return Deleted(store.delete_many(paths)) if delete is None else delete(paths)
+
+
 def is_denied(error: LakelogError) -> bool:
     """Whether a store refused a call for want of a permission."""
     return isinstance(error.__cause__, PermissionError)
@@ -380,6 +400,12 @@ class StoreWrapper:
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         """As the inner store."""
         return self._store.delete_many(paths)
+
+    def delete_existing(self, paths: Sequence[str]) -> Deleted:
+        """As the inner store; by the own `delete_many` if a subclass has one."""
+        if type(self).delete_many is not StoreWrapper.delete_many:
+            return Deleted(self.delete_many(paths))
+        return delete_files(self._store, paths)
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """As the inner store."""

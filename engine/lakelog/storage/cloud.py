@@ -23,7 +23,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, TreePart, Upload, require_content
+from lakelog.storage.base import IN_FLIGHT, Deleted, FileEntry, TreePart, Upload, require_content
 from lakelog.storage.conditional import (
     Verdict,
     deadline_s,
@@ -95,8 +95,10 @@ class Cloud(Protocol):
 
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
-    ) -> Mapping[str, str]:
-        """Delete up to `deleted_at_once` objects; return the errors of those that remain."""
+    ) -> Mapping[str, str | None]:
+        """Delete up to `deleted_at_once` objects; return the errors of those that remain, and None
+        for those that did not exist, if the store reports it.
+        """
         ...
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
@@ -238,38 +240,47 @@ class CloudStore(FsspecStore):
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         """Delete files, 64 concurrently; on S3 in requests of a thousand, 4 concurrently."""
+        return self.delete_existing(paths).errors
+
+    def delete_existing(self, paths: Sequence[str]) -> Deleted:
+        """As `delete_many`, and the files that did not exist, which S3 does not report."""
         if self.refusal is not None:
             raise self._refused(", ".join(paths[:3]))
         most = self._cloud.deleted_at_once
         permits = asyncio.Semaphore(IN_FLIGHT if most == 1 else _LARGE_DELETIONS)
 
-        async def delete(share: Sequence[str]) -> list[LakelogError]:
+        async def delete(share: Sequence[str]) -> Deleted:
             async with permits:
                 return await self._delete_share(share)
 
-        async def delete_all() -> list[LakelogError]:
+        async def delete_all() -> Deleted:
             shares = (paths[i : i + most] for i in range(0, len(paths), most))
             found = await asyncio.gather(*(delete(share) for share in shares))
-            return [error for errors in found for error in errors]
+            return Deleted(
+                [error for part in found for error in part.errors],
+                [path for part in found for path in part.missing],
+            )
 
         return self._wait(delete_all())
 
-    async def _delete_share(self, paths: Sequence[str]) -> list[LakelogError]:
+    async def _delete_share(self, paths: Sequence[str]) -> Deleted:
         keys = {self._split(path)[1]: path for path in paths}
         bucket = self._split("")[0]
         request = self._cloud.delete_many(self._filesystem, bucket, list(keys))
         try:
             failed = await asyncio.wait_for(request, deadline_s(0))
         except Exception as cause:  # noqa: BLE001 - any driver's
-            return [unavailable(path, cause) for path in paths]
-        return [
+            return Deleted([unavailable(path, cause) for path in paths])
+        errors: list[LakelogError] = [
             UnavailableError(
                 f"the store did not delete it: {why}",
                 path=keys[key],
                 hint="check permissions, and locks on the file",
             )
             for key, why in failed.items()
+            if why is not None
         ]
+        return Deleted(errors, [keys[key] for key, why in failed.items() if why is None])
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """Every file below `folder`; a batch is a page of the store's listing."""
@@ -326,12 +337,15 @@ class DeletesOneByOne:
 
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, str | None]:
         """Delete each; see `Cloud.delete_many`."""
+        missing: dict[str, str | None] = {}
         for key in keys:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 await self.delete(filesystem, bucket, key)
-        return {}
+            except FileNotFoundError:
+                missing[key] = None
+        return missing
 
     async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
         """Delete one object; FileNotFoundError without it."""

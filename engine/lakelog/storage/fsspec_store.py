@@ -28,7 +28,15 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, Link, TreePart, Upload, require_content
+from lakelog.storage.base import (
+    IN_FLIGHT,
+    Deleted,
+    FileEntry,
+    Link,
+    TreePart,
+    Upload,
+    require_content,
+)
 from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.containment import require_contained
 from lakelog.storage.ranged import Range, RangedFile
@@ -376,9 +384,7 @@ class MemoryStore(FsspecStore):
 
     def delete(self, path: str) -> None:
         """Delete a file."""
-        with _MEMORY_LOCK:
-            if self._filesystem.isfile(self._absolute(path)):
-                self._filesystem.rm_file(self._absolute(path))
+        self.delete_existing([path])
 
     def upload(self, path: str) -> Upload:
         """Create or replace a file in pieces, which are buffered until it is closed."""
@@ -396,9 +402,18 @@ class MemoryStore(FsspecStore):
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         """Delete files; never fails."""
+        return self.delete_existing(paths).errors
+
+    def delete_existing(self, paths: Sequence[str]) -> Deleted:
+        """As `delete_many`, and the files that did not exist."""
+        missing: list[str] = []
         for path in paths:
-            self.delete(path)
-        return []
+            with _MEMORY_LOCK:
+                if self._filesystem.isfile(self._absolute(path)):
+                    self._filesystem.rm_file(self._absolute(path))
+                else:
+                    missing.append(path)
+        return Deleted([], missing)
 
 
 class _MemoryUpload(BufferedUpload):

@@ -24,7 +24,15 @@ from lakelog.errors import (
     NotRegularFileError,
     UnavailableError,
 )
-from lakelog.storage.base import FileEntry, Link, TreePart, Upload, report_progress, require_content
+from lakelog.storage.base import (
+    Deleted,
+    FileEntry,
+    Link,
+    TreePart,
+    Upload,
+    report_progress,
+    require_content,
+)
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
 from lakelog.threads import DaemonPool
@@ -204,25 +212,36 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file, without an fsync: it may exist again after a crash."""
+        self._unlink(path)
+
+    def _unlink(self, path: str) -> bool:
+        """Delete a file; returns whether it existed."""
         require_no_links(self._root, path)
         target = self.path_of(path)
         try:
             unlink_checksum(target)
             os.unlink(target)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return False
         except OSError as cause:
             raise _unavailable(path, cause) from cause
+        return True
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         """Delete files one by one, as `delete`."""
+        return self.delete_existing(paths).errors
+
+    def delete_existing(self, paths: Sequence[str]) -> Deleted:
+        """As `delete_many`, and the files that did not exist."""
         errors: list[LakelogError] = []
+        missing: list[str] = []
         for path in paths:
             try:
-                self.delete(path)
+                if not self._unlink(path):
+                    missing.append(path)
             except (UnavailableError, ExternalPathError) as error:
                 errors.append(error)
-        return errors
+        return Deleted(errors, missing)
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """Every file below `folder`, also temporary ones, without links to folders."""

@@ -144,7 +144,7 @@ class S3:
 
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, str | None]:
         """One DeleteObjects request; for one object DeleteObject, which every server supports."""
         if len(keys) == 1:
             with contextlib.suppress(FileNotFoundError):

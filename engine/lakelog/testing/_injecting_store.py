@@ -36,11 +36,13 @@ from lakelog.errors import (
 )
 from lakelog.storage.base import (
     IN_FLIGHT,
+    Deleted,
     FileEntry,
     LogStore,
     StoreWrapper,
     TreePart,
     Upload,
+    delete_files,
     tree_of,
 )
 from lakelog.storage.ranged import Range, RangedFile
@@ -243,15 +245,23 @@ class InjectingStore(StoreWrapper):
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         """As the inner store, or faults: one ``delete`` per path."""
+        return self.delete_existing(paths).errors
+
+    def delete_existing(self, paths: Sequence[str]) -> Deleted:
+        """As `delete_many`, and the files that did not exist."""
         errors: list[LakelogError] = []
+        missing: list[str] = []
         for index, path in enumerate(paths):
             try:
-                effect = functools.partial(self._store.delete_many, [path])
+                effect = functools.partial(delete_files, self._store, [path])
                 found = self._write("delete", path, effect, trips=int(index % IN_FLIGHT == 0))
-                errors += cast("list[LakelogError]", found or [])
+                if found:
+                    deleted = cast("Deleted", found)
+                    errors += deleted.errors
+                    missing += deleted.missing
             except UnavailableError as error:
                 errors.append(error)
-        return errors
+        return Deleted(errors, missing)
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """As the inner store, or a fault before the first batch or after the last."""

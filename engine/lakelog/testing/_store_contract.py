@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
+from lakelog.storage.base import delete_files
 
 # Names that URLs, listings or drivers treat specially.
 _ODD_NAMES = (
@@ -364,6 +365,14 @@ class StoreContract:
         assert store.delete_many([*deleted, "log/nothing", "nowhere/1", deleted[0]]) == []
         assert _below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
         assert store.delete_many([]) == []
+
+    def test_only_missing_files_are_reported_as_missing(self) -> None:
+        store = self.make_store()
+        store.put("log/a", b"x")
+        found = delete_files(store, ["log/a", "log/b"])
+        assert found.errors == []
+        assert set(found.missing) <= {"log/b"}
+        assert _below(store) == []
 
     def test_walk_finds_files_at_every_depth(self) -> None:
         store = self.make_store()
