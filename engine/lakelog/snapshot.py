@@ -168,7 +168,8 @@ class Snapshot(LogSnapshot):
     def update(self, version: int | None = None) -> Snapshot:
         """A later version (None: the latest). Reads only the commits in between.
 
-        Returns this snapshot itself if it has that version.
+        Returns this snapshot itself if it has that version. If the table was deleted and created
+        again, or replaced by a copy, the version is read again, and the latest one may be lower.
 
         Raises:
             InvalidInputError: `version` is lower than this version.

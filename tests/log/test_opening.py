@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from lakelog.errors import (
 )
 from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore
-from tests.handmade import Handmade, add, info, metadata, protocol, remove
+from tests.handmade import FIRST_MS, Handmade, add, info, metadata, protocol, remove
 from tests.replaced_tables import WRITERS, replaced
 
 BASE = (protocol(), metadata())
@@ -408,6 +409,52 @@ def test_update_across_a_gap_is_refused(made: Handmade) -> None:
     made.commit(5, add("e"))
     with pytest.raises(LogGapError):
         snapshot.update()
+
+
+def test_update_of_a_table_that_was_created_again_reads_it_again(made: Handmade) -> None:
+    contiguous(made)
+    old = made.table.snapshot(1)
+    latest = made.table.snapshot()
+    shutil.rmtree(made.log)
+    again = Handmade(made.root).start(add("x"), table_id="other")
+    for snapshot in (old, latest):
+        found = snapshot.update()
+        assert (found.version, found.metadata.id, paths(found)) == (0, "other", ["x"])
+    with pytest.raises(VersionNotFoundError):
+        latest.update(3)
+    for version in range(1, 5):
+        again.commit(version, add(f"x{version}"))
+    for snapshot in (old, latest):
+        found = snapshot.update()
+        assert (found.version, found.metadata.id, found.num_files()) == (4, "other", 5)
+    assert paths(old.update(1)) == ["x", "x1"]
+
+
+def test_update_of_a_table_that_was_restored_from_a_backup_reads_it_again(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot()
+    made.forget(3)
+    made.commit(3, add("other"), at_ms=FIRST_MS)
+    assert paths(snapshot.update(3)) == ["b", "other"]
+    made.commit(4, add("d"))
+    assert (snapshot.update().num_files(), paths(snapshot.update())) == (3, ["b", "d", "other"])
+
+
+def test_update_after_a_cleanup_of_its_commit_starts_from_its_checkpoint(made: Handmade) -> None:
+    contiguous(made)
+    made.checkpoint(3, *BASE, add("b"), add("c"))
+    made.forget(0, 1, 2, 3)
+    snapshot = made.table.snapshot()
+    assert snapshot.update() is snapshot
+    made.commit(4, add("d"))
+    context = made.context()
+    held = Snapshot.open(context, 3)
+    assert paths(held) == ["b", "c"]
+    seen = record_reads(context.store)
+    assert held.update().metadata.id == "id-0"
+    assert seen == [f"{4:020d}.json"]
+    made.checkpoint(3, *BASE, add("of another length, by which it is detected"))
+    assert held.update().num_files() == 2
 
 
 # --- features ------------------------------------------------------------------------------------

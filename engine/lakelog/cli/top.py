@@ -131,9 +131,10 @@ def _readings(
                     return
             sleep(interval_s)
             try:
-                snapshot = snapshot.update()
-                if snapshot.version != last:
-                    commits = _commits(table, window_ms, snapshot.version)
+                later = snapshot.update()
+                if later is not snapshot:
+                    commits = _commits(table, window_ms, later.version)
+                    snapshot = later
                 break
             except UnavailableError as error:
                 yield error

@@ -287,11 +287,15 @@ def _all_of(state: State, kind: str) -> pl.DataFrame:
 
 
 def update_state(state: State, version: int | None = None) -> State:
-    """The state of a later version (None: the latest) by the commits between, or opened again."""
+    """The state of a later version (None: the latest) by the commits between, or opened again, also
+    if the log was replaced: then it may be a lower version.
+    """
     if state.base is not None and state.base.checkpoint.layout == "avro-state":
         # Skips that apply to a state may have any version, also a lower one.
         return open_state(state.log, version)
-    listing = state.log.list_since(state.version + 1)
+    listing = state.log.list_since(state.version)
+    if not _is_listed(state.segment, listing):
+        return open_state(state.log, version)
     commits = [
         c
         for c in listing.commits
@@ -320,6 +324,18 @@ def update_state(state: State, version: int | None = None) -> State:
             raise
         agrees = False
     return updated if agrees else open_state(state.log, version)
+
+
+def _is_listed(segment: LogSegment, listing: LogListing) -> bool:
+    """Whether a log still has the last commit of a segment, or its checkpoint if that replaced it.
+    A table that was deleted and created again, or restored, has commits of the same names.
+    """
+    listed = next((c for c in listing.commits if c.version == segment.version), None)
+    if listed is not None or segment.last_commit is not None:
+        return listed == segment.last_commit
+    checkpoints = ((c, c.sizes_bytes) for c in listing.checkpoints)
+    own = segment.checkpoint
+    return own is not None and (own, own.sizes_bytes) in checkpoints
 
 
 def extend_state(state: State, commits: Sequence[CommitFile]) -> State:

@@ -31,6 +31,11 @@ class LogSegment:
     has_checksum: bool = field(default=False, compare=False)
     checkpoint_commit: CommitFile | None = field(default=None, compare=False)
 
+    @property
+    def last_commit(self) -> CommitFile | None:
+        """The commit of its version, if it was listed."""
+        return self.commits[-1] if self.commits else self.checkpoint_commit
+
     def __post_init__(self) -> None:
         validate_contiguous(
             (c.version for c in self.commits),

@@ -89,7 +89,7 @@ class LogTail:
                 *(commit.path for commit in segment.commits[:1]),
             )
             self._commits_above = bool(segment.commits)
-            self.seen = segment.commits[-1] if segment.commits else segment.checkpoint_commit
+            self.seen = segment.last_commit
         else:
             assert older is not None
             assert step is not None
