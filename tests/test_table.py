@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import polars as pl
@@ -16,12 +18,14 @@ import lakelog
 from lakelog.cli import main
 from lakelog.dialects.registry import detect_dialect
 from lakelog.errors import (
+    ArgumentTypeError,
     InvalidInputError,
     TableNotFoundError,
     UnavailableError,
     VersionNotFoundError,
 )
 from lakelog.log.context import to_ms
+from lakelog.storage import open_store
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.table import Table
@@ -54,6 +58,23 @@ def test_relative_log_folder_opens_its_table(
     monkeypatch.chdir(made.root)
     assert lakelog.open("_delta_log").version() == 2
     assert lakelog.open(".").version() == 2
+
+
+def test_path_object_of_bytes_is_refused(made: Handmade) -> None:
+    class OfBytes:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(made.root)
+
+    path: Any = OfBytes()
+    calls: list[Callable[[], object]] = [
+        lambda: lakelog.open(path),
+        lambda: lakelog.write(path, pl.DataFrame({"x": [1]})),
+        lambda: lakelog.open(made.root, allow_external=[path]),
+        lambda: open_store(path),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentTypeError, match="must be a str or a path"):
+            call()
 
 
 def test_folder_without_a_log_raises_table_not_found_error(tmp_path: Path) -> None:

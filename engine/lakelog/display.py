@@ -11,7 +11,7 @@ from typing import Any
 
 _SHOWN_COLUMNS = 8
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?")
+_SIZE = re.compile(r"([0-9]{1,30})\s*([kmgtp]?)i?b?")
 
 LOG_ONLY = " in the log; the data files were not checked"
 ROWS_NOT_COUNTED = "; the row counts of data files were not compared with the log"

@@ -146,6 +146,11 @@ def require_path(name: str, value: object) -> None:
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
 
+def path_text(name: str, value: object) -> str:
+    """The text of a path or URL; raises ArgumentTypeError, also for a path of bytes."""
+    return os.fspath(_converted(name, _PATH, value))  # type: ignore[no-any-return] # `_path` checks
+
+
 def require_bool(name: str, value: object) -> None:
     """Raise ArgumentTypeError for an argument that is not a bool."""
     if type(value) is not bool:
@@ -303,6 +308,16 @@ def _instance_of(*classes: type) -> Callable[[Any], Any]:
     return convert
 
 
+def _path(value: Any) -> Any:
+    try:
+        text = os.fspath(value)
+    except TypeError:
+        raise _WrongTypeError from None
+    if not isinstance(text, str):  # bytes
+        raise _WrongTypeError
+    return value
+
+
 def _of_polars(name: str) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         import polars as pl  # a process that only appends to a write-ahead log does not need it
@@ -354,7 +369,7 @@ def _bare(kind: _Kind | None) -> str:
     return "any value" if kind is None else kind.name.removeprefix("an ").removeprefix("a ")
 
 
-_PATH = _Kind("a str or a path", frozenset((str,)), _instance_of(str, os.PathLike))
+_PATH = _Kind("a str or a path", frozenset((str,)), _path)
 _KINDS = {
     "None": _Kind("None", frozenset((NoneType,)), _instance_of(NoneType)),
     "bool": _Kind("a bool", frozenset((bool,)), _bool),

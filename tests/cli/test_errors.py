@@ -254,3 +254,9 @@ def test_replay_to_a_file_instead_of_a_folder_is_refused(
     file.touch()
     outcome = lakelog("replay", table, "--out", file)
     assert (outcome.code, "directory is a file" in outcome.errors) == (2, True)
+
+
+def test_a_size_of_thousands_of_digits_is_refused(lakelog: Any, table: str) -> None:
+    found = lakelog("compact", table, "--target-bytes", "9" * 5000)
+    assert found.code == 2
+    assert "write 134217728, 128MB or 1G" in found.errors

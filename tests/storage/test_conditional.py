@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import types
 import zipfile
 from collections.abc import Callable, Sequence
@@ -396,6 +397,45 @@ def test_read_only_store_can_be_walked(tmp_path: Any) -> None:
     assert found == {"a": 3, "log/1": 7, "log/deep/2": 12}
     assert [e.name for batch in store.walk("log/deep") for e in batch] == ["2"]
     assert list(store.walk("nowhere")) == []
+
+
+def test_damaged_file_of_an_archive_raises_unavailable_error(tmp_path: Any) -> None:
+    with zipfile.ZipFile(tmp_path / "tables.zip", "w") as archive:
+        archive.writestr("t/a", b"content")
+        at = archive.getinfo("t/a").header_offset + len(archive.getinfo("t/a").FileHeader())
+    with open(tmp_path / "tables.zip", "r+b") as file:
+        file.seek(at)
+        file.write(b"C")
+    store = open_store(f"zip://t::{tmp_path}/tables.zip")
+    reads: list[Callable[[], object]] = [lambda: store.read("a"), lambda: store.open("a").read()]
+    for read in reads:
+        with pytest.raises(UnavailableError, match="Bad CRC-32") as failed:
+            read()
+        assert failed.value.path == "a"
+
+
+def test_store_that_was_opened_before_a_fork_asks_for_a_new_one() -> None:
+    store: Any = open_store("s3://bucket/t", {"key": "k", "secret": "s"})
+    store._filesystem._pid += 1  # as in a forked process
+    calls: list[Callable[[], object]] = [
+        lambda: store.list_from("log"),
+        lambda: store.has_folders(["log"]),
+        lambda: list(store.walk()),
+        lambda: store.stat("log/1"),
+        lambda: store.read("log/1"),
+        lambda: list(store.read_many(["log/1", "log/2"])),
+        lambda: store.open("log/1", 10),
+        lambda: store.put_if_absent("log/1", b"x"),
+        lambda: store.put("log/1", b"x"),
+        lambda: store.upload("log/1"),
+        lambda: store.move("log/1", "log/2"),
+        lambda: store.delete("log/1"),
+    ]
+    for call in calls:
+        with pytest.raises(UnavailableError, match="before a fork") as failed:
+            call()
+        assert "open the table again" in str(failed.value.hint)
+    gc.collect()  # a coroutine that was not awaited is a warning
 
 
 def test_foreign_driver_with_the_s3_protocol_is_refused() -> None:

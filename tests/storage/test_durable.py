@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -332,6 +334,19 @@ def test_link_without_a_target_raises_unavailable_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("missing")
     with pytest.raises(UnavailableError):
         LocalStore(str(tmp_path / "link")).put_if_absent("folder/x", DATA)
+
+
+def test_more_folders_than_calls_may_nest_are_created(
+    store: LocalStore,
+) -> None:
+    depth, limit = len(inspect.stack()), sys.getrecursionlimit()
+    path = "a/" * 200 + "x"
+    sys.setrecursionlimit(depth + 150)
+    try:
+        assert store.put_if_absent(path, DATA)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert store.read(path) == DATA
 
 
 def test_failed_deletion_raises_unavailable_error(store: LocalStore, monkeypatch: Patch) -> None:

@@ -58,6 +58,7 @@ BAD = [
     ("delta.constraints.positive", ""),
     ("delta.feature.domainMetadata", "maybe"),
     ("delta.targetFileSize", "large"),
+    ("delta.targetFileSize", "9" * 5000),
     ("delta.coordinatedCommits.tableConf-preview", '{"a":1}'),
     ("delta.inCommitTimestampEnablementVersion", "1.5"),
 ]

@@ -72,7 +72,7 @@ _CHECKPOINT_CODEC = any_case(
 )
 SIZE = Kind(
     "a size in bytes, with or without a unit, such as '104857600' or '100mb'",
-    lambda value: bool(re.fullmatch(r"[0-9]+\s*[kmgtp]?i?b?", value.lower(), re.ASCII)),
+    lambda value: bool(re.fullmatch(r"[0-9]{1,30}\s*[kmgtp]?i?b?", value.lower(), re.ASCII)),
 )
 
 INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {

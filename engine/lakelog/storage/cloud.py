@@ -207,7 +207,7 @@ class CloudStore(FsspecStore):
         """
         bucket, key = self._split_writable(path)
         parts = self._cloud.parts(self._filesystem, bucket, key)
-        return PartedUpload(path, self._filesystem.loop, parts, self._cloud.judge, self.put)
+        return PartedUpload(path, self._loop, parts, self._cloud.judge, self.put)
 
     def move(self, source: str, target: str) -> None:
         """Copy a file inside the store, then delete it."""
@@ -290,7 +290,7 @@ class CloudStore(FsspecStore):
         while True:
             try:
                 request = self._cloud.list_page(self._filesystem, bucket, prefix, token)
-                page = self._run(asyncio.wait_for(request, deadline_s(0) * 2), folder)
+                page = self._run(request, folder, deadline_s(0) * 2)
             except NotFoundError:
                 return
             files = [entry for entry in page.files if entry.name and entry.name[-1] != "/"]
@@ -313,12 +313,9 @@ class CloudStore(FsspecStore):
         bucket, _, key = self._absolute(path).lstrip("/").partition("/")
         return bucket, key
 
-    def _run(self, coroutine: Coroutine[Any, Any, T], path: str) -> T:
-        async def bounded() -> T:
-            return await asyncio.wait_for(coroutine, deadline_s(0) * 10)
-
+    def _run(self, coroutine: Coroutine[Any, Any, T], path: str, most_s: float | None = None) -> T:
         try:
-            return self._wait(bounded())
+            return self._wait(coroutine, most_s or deadline_s(0) * 10)
         except UnavailableError:
             raise
         except FileNotFoundError as cause:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import ExternalPathError, InvalidInputError
+from lakelog.input_validation import path_text
 
 LOCAL = "file://"
 """`Address.store` of local disk."""
@@ -78,16 +79,18 @@ class External:
         given: Any = allow_external
         if isinstance(given, str | os.PathLike):
             given = [given]
-        if not isinstance(given, list | tuple | set | frozenset) or not all(
-            isinstance(each, str | os.PathLike) and os.fspath(each) for each in given
-        ):
+        is_valid = isinstance(given, list | tuple | set | frozenset) and all(
+            isinstance(each, str | os.PathLike) for each in given
+        )
+        texts = [path_text("allow_external", each) for each in given] if is_valid else [""]
+        if not all(texts):
             raise InvalidInputError(
                 "allow_external is invalid",
                 expected="True, False, or a list of URLs or paths of folders",
                 found=repr(allow_external)[:200],
             )
         try:
-            folders = [a for each in given for a in _addresses_of(os.fspath(each))]
+            folders = [a for each in texts for a in _addresses_of(each)]
         except ValueError as cause:  # a NUL character or a lone surrogate
             raise InvalidInputError(
                 "allow_external contains a folder that cannot exist",

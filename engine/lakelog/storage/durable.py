@@ -325,19 +325,24 @@ def _drop_checksum(target: str, path: str, folder: int) -> None:
 
 def _make_folders(folder: str) -> list[str]:
     """Create a folder and its parents; return the created ones, outermost first."""
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        return []
-    except FileNotFoundError:
-        above = os.path.dirname(folder)
-        if above in {"", folder}:
-            raise
-        made = _make_folders(above)
-        if not os.path.isdir(above):  # a link without a target
-            raise
-        return [*made, *_make_folders(folder)]
-    return [folder]
+    made: list[str] = []
+    missing = [folder]
+    while missing:
+        at = missing[-1]
+        try:
+            os.mkdir(at)
+            made.append(at)
+        except FileExistsError:
+            if len(missing) > 1 and not os.path.isdir(at):  # a link without a target
+                raise
+        except FileNotFoundError:
+            above = os.path.dirname(at)
+            if above in {"", at}:
+                raise
+            missing.append(above)
+            continue
+        missing.pop()
+    return made
 
 
 def _link(

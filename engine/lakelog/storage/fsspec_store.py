@@ -32,6 +32,7 @@ from lakelog.storage.base import (
     IN_FLIGHT,
     Deleted,
     FileEntry,
+    FileWrapper,
     Link,
     TreePart,
     Upload,
@@ -171,7 +172,8 @@ class FsspecStore:
             yield from self._read_ahead(paths, 2 * _THREADS, lambda p: pool.submit(self.read, p))
 
     def _start(self, path: str) -> Future[bytes]:
-        return asyncio.run_coroutine_threadsafe(self._cat(path), self._filesystem.loop)
+        loop = self._loop
+        return asyncio.run_coroutine_threadsafe(self._cat(path), loop)
 
     def _read_ahead(
         self, paths: Sequence[str], most: int, start: Callable[[str], Future[bytes]]
@@ -197,7 +199,8 @@ class FsspecStore:
         """A seekable reader that fetches ranges; one round trip if the size is given, else two."""
         if not self._is_async:
             with _errors(path):
-                return cast("BinaryIO", self._filesystem.open(self._absolute(path), "rb"))
+                file = self._filesystem.open(self._absolute(path), "rb")
+                return cast("BinaryIO", _DriverFile(file, path))
         if size_bytes is None:
             entry = self.stat(path)
             if entry is None:
@@ -212,8 +215,25 @@ class FsspecStore:
 
         return cast("BinaryIO", RangedFile(fetch, size_bytes))
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        result: T = sync(self._filesystem.loop, lambda: coroutine)
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """The driver's event loop, which does not run in a forked process."""
+        try:
+            return cast("asyncio.AbstractEventLoop", self._filesystem.loop)
+        except RuntimeError as cause:
+            raise UnavailableError(
+                "the store was opened in another process, before a fork",
+                path=self._root,
+                hint="open the table again in this process, or start it with spawn",
+            ) from cause
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], most_s: float | None = None) -> T:
+        try:
+            loop = self._loop
+        except UnavailableError:
+            coroutine.close()
+            raise
+        result: T = sync(loop, lambda: asyncio.wait_for(coroutine, most_s))
         return result
 
     async def _cat(self, path: str) -> bytes:
@@ -277,6 +297,22 @@ class FsspecStore:
             path=path,
             hint="move the table to local disk, S3, Azure or Google Cloud Storage",
         )
+
+
+class _DriverFile(FileWrapper):
+    """A driver's reader of one file, with the errors of `LogStore`."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        super().__init__(file)
+        self._path = path
+
+    def read(self, size: int = -1, /) -> bytes:
+        with _errors(self._path):
+            return super().read(size)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        with _errors(self._path):
+            return super().seek(offset, whence)
 
 
 @contextmanager

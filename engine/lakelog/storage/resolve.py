@@ -16,6 +16,7 @@ from lakelog.errors import (
     MissingDependencyError,
     UnavailableError,
 )
+from lakelog.input_validation import path_text
 from lakelog.redaction import redact, register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
@@ -202,7 +203,7 @@ def open_store(
         MissingDependencyError: The protocol's driver is not installed.
         UnavailableError: The driver failed for another reason, such as the network.
     """
-    text = os.fspath(location)
+    text = path_text("location", location)
     register_location(text)
     register_secrets(storage_options)
     require_location(text)
