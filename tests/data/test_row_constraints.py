@@ -140,6 +140,31 @@ def test_deltalake_enforces_the_constraint_that_lakelog_added(tmp_path: Path) ->
     assert [row[0] for row in rows(table)] == [1, 2, 3, 4]
 
 
+def test_constraint_with_the_name_of_a_column_in_double_quotes_is_ambiguous(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1], "Name": ["a"]}))
+    deltalake.DeltaTable(tmp_path).alter.add_constraint({"x": "Name <> 'z'"})
+    table = lakelog.open(tmp_path)
+    (text,) = table.snapshot().metadata.constraints.values()
+    assert text == "\"Name\" != 'z'"
+    with pytest.raises(UnsupportedFeatureError, match='"Name" is ambiguous') as raised:
+        table.append(pl.DataFrame({"id": [2], "Name": ["z"]}))
+    assert "backquotes" in (raised.value.hint or "")
+    assert rows(table) == [(1, "a")]
+    (found,) = (each for each in table.doctor().findings if each.kind == "rule-ambiguous")
+    assert found.severity == "warning"
+    assert "'x' (\"Name\" != 'z')" in found.problem
+    with pytest.raises(InvalidInputError, match="ambiguous"):
+        table.alter.add_constraint("y", '"NAME" <> "z"')
+    table.alter.drop_constraint("x")
+    table.alter.add_constraint("x", "`Name` <> 'z'")
+    with pytest.raises(ConstraintViolationError):
+        table.append(pl.DataFrame({"id": [2], "Name": ["z"]}))
+    with pytest.raises(Exception, match="failed validation"):
+        deltalake.write_deltalake(
+            tmp_path, pl.DataFrame({"id": [2], "Name": ["z"]}).to_arrow(), mode="append"
+        )
+
+
 def test_constraint_added_while_rows_are_written_is_a_conflict(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.String}, upkeep=False)
     tx = table.transaction()
@@ -361,6 +386,13 @@ def test_update_of_a_base_column_recomputes_generated_columns(
     if configuration == FEED:
         feed = table.changes(3, 3).collect().filter(pl.col("_change_type") == "insert")
         assert feed["month"].to_list() == ["2026-02"]
+
+
+def test_generated_column_with_the_name_of_a_column_in_double_quotes_raises(tmp_path: Path) -> None:
+    column = computed("g", 'upper("Na""me")', STRING)
+    table = foreign_table(tmp_path, Field('Na"me', STRING), column)
+    with pytest.raises(UnsupportedFeatureError, match="ambiguous"):
+        table.append(pl.DataFrame({'Na"me': ["a"]}))
 
 
 @pytest.mark.parametrize("text", ["id * 1.5", "hash(id)"], ids=["another type", "unsupported"])

@@ -74,6 +74,13 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
     ),
     (SKEW, {"partitions": 9}, "info", "partition-skew", None),
     (
+        {"ambiguous_rules": ("x",)},
+        {"ambiguous_rules": ()},
+        "warning",
+        "rule-ambiguous",
+        None,
+    ),
+    (
         {"refusals": (Refusal("x", "read", ("y",)),)},
         {"refusals": ()},
         "info",

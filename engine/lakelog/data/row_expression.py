@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakelog.data.row_rules import example
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import DataType, Struct
-from lakelog.sql.translation import Translation, parse
+from lakelog.sql.translation import Translation, parse, tokens
 from lakelog.sql.values import (
     BOOLEAN,
     RowError,
@@ -77,6 +77,10 @@ class InvalidExpressionError(UnsupportedExpressionError):
     """An expression that no engine evaluates as a value of its column."""
 
 
+class AmbiguousNameError(UnsupportedExpressionError):
+    """A text in double quotes that is a string in Spark, and a column in delta-rs."""
+
+
 def refusal(cause: UnsupportedExpressionError) -> str:
     """Why an expression is refused, for messages."""
     is_invalid = isinstance(cause, InvalidExpressionError)
@@ -100,7 +104,14 @@ class _Rule(Translation):
 def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) -> RowExpression:
     """The expression of a SQL text, as a value of a type; `now_us` is ``current_timestamp``."""
     translation = _Rule(schema, now_us)
-    value = translation.value(parse(text))
+    node = parse(text)
+    names = {name.lower() for name in schema.names}
+    for token in tokens(text):  # delta-rs has names that are not plain, lower-case words in quotes
+        if text[token.start] == '"' and token.text.lower() in names:
+            raise AmbiguousNameError(
+                f'"{token.text}" is ambiguous: a column for delta-rs, a string for Spark'
+            )
+    value = translation.value(node)
     type_ = type_ or value.type
     may_cast = value.is_literal and type_ != BOOLEAN
     if not may_cast and common_type(value.type, type_) != type_:

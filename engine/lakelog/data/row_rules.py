@@ -113,18 +113,21 @@ class RowRules:
         return found
 
     def _translated(self, rule: Rule, type_: contract.DataType) -> RowExpression:
-        from lakelog.data.row_expression import refusal, translate
+        from lakelog.data.row_expression import AmbiguousNameError, refusal, translate
         from lakelog.sql.values import UnsupportedExpressionError
 
+        hint = "write these rows with an engine that evaluates it; rows can be deleted here"
         try:
             return translate(rule.text, self.schema, type_, self.now_us)
         except UnsupportedExpressionError as cause:
+            if isinstance(cause, AmbiguousNameError):
+                hint = "write the column in backquotes, or the string in single quotes"
             raise UnsupportedFeatureError(
                 f"{rule.name} has {refusal(cause)}",
                 column=rule.column,
                 expected=rule.text,
                 found=rule.feature,
-                hint="write these rows with an engine that evaluates it; rows can be deleted here",
+                hint=hint,
             ) from cause
 
     def _require_determined(self, rule: Rule, expression: RowExpression) -> None:
@@ -143,6 +146,20 @@ class RowRules:
                 hint="an overwrite with schema_mode='overwrite' drops the expression; rows can be "
                 "deleted here",
             )
+
+    @property
+    def ambiguous(self) -> tuple[Rule, ...]:
+        """The rules that name a column in double quotes, which is a string in Spark."""
+        from lakelog.data.row_expression import AmbiguousNameError
+
+        found = []
+        for rule in (*self.checks, *self.generated):
+            try:
+                self._translated(rule, _BOOLEAN)
+            except UnsupportedFeatureError as error:
+                if isinstance(error.__cause__, AmbiguousNameError):
+                    found.append(rule)
+        return tuple(found)
 
     @property
     def names(self) -> tuple[str, ...]:

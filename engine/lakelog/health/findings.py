@@ -135,6 +135,8 @@ class TableFacts:
             were not checked; None if the data was not listed.
         external_folders: Folders outside of the table's folder whose files may be checked.
         refusals: Clients that are known not to support a feature of the table.
+        ambiguous_rules: Constraints and generated columns that engines read differently, with their
+            texts.
         feature_removal: How a feature is removed from the table; None if it cannot be.
     """
 
@@ -170,6 +172,7 @@ class TableFacts:
     unchecked_files: int | None = None
     external_folders: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    ambiguous_rules: tuple[str, ...] = ()
     feature_removal: str | None = None
 
     def command(self, name: str, *options: str) -> str:
@@ -391,6 +394,16 @@ def _skew(facts: TableFacts) -> Iterator[Finding]:
     yield Finding(INFO, "partition-skew", problem)
 
 
+def _ambiguous_rules(facts: TableFacts) -> Iterator[Finding]:
+    for rule in facts.ambiguous_rules:
+        problem = (
+            f"{rule} has the name of a column in double quotes, which delta-rs reads as the column "
+            "and Spark as a string; lakelog writes no rows to the table. Write the column in "
+            "backquotes, or the string in single quotes"
+        )
+        yield Finding(WARNING, "rule-ambiguous", problem)
+
+
 def _clients(facts: TableFacts) -> Iterator[Finding]:
     if not facts.refusals:
         return
@@ -416,6 +429,7 @@ _RULES: Sequence[Callable[[TableFacts], Iterator[Finding]]] = (
     _cleanup,
     _vacuum,
     _skew,
+    _ambiguous_rules,
     _clients,
 )
 

@@ -16,6 +16,7 @@ import polars as pl
 from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.data.file_records import refused_records
 from lakelog.data.layout import SIZE_PROPERTY, size_of
+from lakelog.data.row_rules import RowRules
 from lakelog.dialects.clients import compatibility
 from lakelog.errors import (
     CorruptionError,
@@ -141,6 +142,7 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
         expired_tombstones=int(expired),
         deleted_file_retention_ms=retention_ms,
         refusals=tuple(_refusals(snapshot)),
+        ambiguous_rules=tuple(_ambiguous_rules(snapshot)),
         feature_removal=log.dialect.feature_removal,
         **_live(snapshot, sizes),
         **more,
@@ -252,6 +254,16 @@ def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
         for client, features in found.select("client", f"unsupported_to_{action}").rows():
             if features:
                 yield Refusal(client, action, tuple(features))
+
+
+def _ambiguous_rules(snapshot: LogSnapshot) -> Iterator[str]:
+    """The rules of rows that engines read differently, with their texts."""
+    try:
+        rules = RowRules.of(snapshot.table_configuration)
+    except (UnsupportedError, CorruptionError):  # of rules that every write refuses by name
+        return
+    for rule in rules.ambiguous:
+        yield f"{rule.name} ({rule.text})"
 
 
 def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
