@@ -35,7 +35,6 @@ from lakelog.storage.bounded import (
     DEFAULT_LIMITS,
     ReadLimits,
     bounded,
-    on_local_disk,
     open_bounded,
     require_by_location,
 )
@@ -1696,7 +1695,7 @@ class Table:
         store = open_bounded(
             without_log_folder(os.fspath(location)), storage_options, DEFAULT_LIMITS
         )
-        external = self._log.external.and_below(self._log.table)
+        external = self._log.external.and_below(self._log.location)
         log = Log(store, self._log.dialect, external=external, storage_options=storage_options)
         snapshot = self.snapshot(version, timestamp)
         clone(snapshot, self._log, log, self._given_runtime, registered(), commit)
@@ -1709,9 +1708,8 @@ class Table:
             InvalidInputError: The store was not opened by its location.
         """
         log, store = self._log, require_by_location(self._log.store)
-        root = os.path.abspath(self.path) if on_local_disk(store) else self.path
         given = (log.storage_options, store.requested, log.external, self._upkeep, self._disk_cache)
-        return _reopened, (root, self.format, *given)
+        return _reopened, (log.location, self.format, *given)
 
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 import time
 from collections.abc import Callable
@@ -215,6 +216,44 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert table.path == str(home / "orders")
     assert sorted(table.to_polars()["id"]) == [1, 2]
     assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("spelling", ["t", "./t", "link/../t"])
+def test_handle_of_a_relative_path_keeps_its_folder_after_a_change_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    rows = pl.DataFrame({"id": [1]})
+    (tmp_path / "real/inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/inner")
+    folder = tmp_path / ("real/t" if "link" in spelling else "t")
+    other = tmp_path / "other"
+    lakelog.write(other / "t", rows)
+    monkeypatch.chdir(tmp_path)
+    table = lakelog.create(spelling, rows.schema, upkeep=False)
+    table.append(rows)
+    monkeypatch.chdir(other)
+    table.append(rows)
+    table.delete("id = 2")
+    scan = table.scan()
+    clone = table.clone(tmp_path / "clone", upkeep=False)
+    again = pickle.loads(pickle.dumps(table))
+    assert [each.to_polars().height for each in (table, again, clone)] == [2, 2, 2]
+    assert scan.collect().height == 2
+    assert table.path == spelling
+    assert lakelog.open(folder, upkeep=False).to_polars().height == 2
+    assert lakelog.open(other / "t", upkeep=False).version() == 0
+
+
+def test_relative_path_in_a_deleted_working_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
+    with pytest.raises(InvalidInputError, match="working directory") as refused:
+        lakelog.open("t")
+    assert refused.value.path == "t"
 
 
 def test_an_empty_location_is_refused() -> None:

@@ -128,7 +128,7 @@ def create_with_rows(
     """Create a table with rows that satisfy `where`, in one commit; see `lakelog.write`."""
     require_valid_rules(new.table)
     plan = WritePlan.under(
-        new.log.table,
+        new.log.location,
         new.table,
         target_file_bytes=options.target_file_bytes,
         compression=options.compression,

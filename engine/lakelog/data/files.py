@@ -23,7 +23,6 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
-from lakelog.storage.resolve import absolute_location
 from lakelog.transaction.row_tracking import MATERIALIZED
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class ReadPlan:
         if storage_options is None:
             storage_options = log.storage_options
         plan = ReadPlan(
-            location=absolute_location(snapshot.path),
+            location=log.location,
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
             partition_columns=tuple(

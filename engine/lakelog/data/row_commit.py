@@ -218,7 +218,7 @@ class RowCommit:
         """The plan of its data files, under other metadata if given; as `WritePlan.under`."""
         table = self.snapshot.table_configuration
         return WritePlan.under(
-            self.log.table,
+            self.log.location,
             table if metadata is None else table.changed(metadata=metadata),
             clustering=clustering_columns(self.snapshot),
             target_file_bytes=self.options.target_file_bytes,

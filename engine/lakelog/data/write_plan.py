@@ -24,7 +24,6 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths, honoured_mapping
 from lakelog.skipping.indexed_columns import NUM_INDEXED_COLUMNS
-from lakelog.storage.resolve import absolute_location
 from lakelog.transaction import write_support
 
 CHANGE_TYPE = "_change_type"
@@ -75,7 +74,7 @@ class WritePlan:
     ) -> WritePlan:
         """The plan for rows that are written after a version."""
         return WritePlan.under(
-            snapshot.path,
+            snapshot.read_state(lambda state: state.log).location,
             snapshot.table_configuration,
             storage_options,
             clustering=clustering_columns(snapshot),
@@ -113,7 +112,7 @@ class WritePlan:
         if mapping != "none":
             configuration[MAPPING_MODE] = mapping
         return WritePlan(
-            location=absolute_location(location),
+            location=location,
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
             partition_columns=metadata.partition_columns,

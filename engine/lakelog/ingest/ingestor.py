@@ -179,7 +179,7 @@ class Ingestor(Closing):
             if isinstance(table_or_location, Table)
             else open_table(table_or_location)
         )
-        require_outside(self._table.path, path)
+        require_outside(self._table.log.location, path)
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = opened_log(path, sync, disk)
         try:

@@ -14,7 +14,6 @@ of equal length and time is detected after the time to live.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -37,7 +36,6 @@ from lakelog.log.segment import LogSegment
 from lakelog.log.state import State
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
-from lakelog.storage.bounded import on_local_disk
 
 if TYPE_CHECKING:
     from lakelog.log.disk_cache import CachedColumns, DiskCache
@@ -309,8 +307,7 @@ class StateCache:
             return None
         from lakelog.log.disk_cache import columns_of
 
-        table = self._log.table
-        table = os.path.abspath(table) if on_local_disk(self._log.store) else table
+        table = self._log.location
         return columns_of(
             self._disk, table, checkpoint, listed.marks, lambda hit: self._count("disk", hit=hit)
         )

@@ -27,8 +27,8 @@ from lakelog.input_validation import require_int
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
+from lakelog.storage.base import absolute_root_of
 from lakelog.storage.containment import NOTHING, External, Reach
-from lakelog.storage.resolve import absolute_location
 
 Timestamp = int | str | dt.datetime | dt.date
 
@@ -130,9 +130,16 @@ class Log:
         return self.store.root
 
     @property
+    def location(self) -> str:
+        """Location of the table, absolute: for other processes, and after a change of the working
+        directory.
+        """
+        return absolute_root_of(self.store)
+
+    @property
     def reach(self) -> Reach:
         """The locations that paths in the log may refer to."""
-        return Reach(absolute_location(self.table), self.external, self.storage_options)
+        return Reach(self.location, self.external, self.storage_options)
 
     def list_latest(self) -> LogListing:
         """A listing that is sufficient for the latest version; may begin at a checkpoint."""

@@ -141,7 +141,7 @@ def spark_path(root: str, path: str) -> str | None:
         return None
     protocol, found, rest = root.partition("://")
     if not found:
-        whole = f"file:{os.path.abspath(root)}/{path}"
+        whole = f"file:{root}/{path}"
     elif protocol in _IN_HADOOP:
         whole = f"{_IN_HADOOP[protocol]}://{rest.rstrip('/')}/{path}"
     else:

@@ -184,7 +184,7 @@ def replay_state(
     state.ensure_readable()
     log = state.log
     footers = read_footers(state)
-    paths = [spark_path(log.table, path) for path in footers.paths]
+    paths = [spark_path(log.location, path) for path in footers.paths]
     sizes = _sizes(state, footers, paths)
     choice = choose(sizes, strategy)
     if choice.strategy == HASH:

@@ -10,7 +10,6 @@ Source: Delta protocol, Action Reconciliation.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,10 +53,8 @@ class TableLocation:
     @staticmethod
     def of(log: Log, storage_options: Mapping[str, Any] | None) -> TableLocation:
         """The location of an open table; without options, those with which it was opened."""
-        root = log.table
-        local = "://" not in root and "::" not in root
         options = log.storage_options if storage_options is None else storage_options
-        return TableLocation(os.path.abspath(root) if local else root, options, log.dialect.name)
+        return TableLocation(log.location, options, log.dialect.name)
 
     def store(self) -> LogStore:
         """The store, opened again, because stores are not sent to executors."""

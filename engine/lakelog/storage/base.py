@@ -133,7 +133,8 @@ class LogStore(Protocol):
 
     A store whose calls cannot hang has a true attribute ``never_hangs``: its calls have no time-out
     unless one was requested (`lakelog.storage.bounded`). One with symbolic links has a method
-    ``tree``, as `tree_of` calls it, which yields a `TreePart` at a time.
+    ``tree``, as `tree_of` calls it, which yields a `TreePart` at a time. One whose root may depend
+    on the working directory has an attribute ``absolute_root``.
     """
 
     @property
@@ -305,6 +306,12 @@ def is_denied(error: LakelogError) -> bool:
     return isinstance(error.__cause__, PermissionError)
 
 
+def absolute_root_of(store: LogStore) -> str:
+    """The root, by which other processes can open the store."""
+    found: str | None = getattr(store, "absolute_root", None)
+    return store.root if found is None else found
+
+
 def require_content(path: str, data: bytes) -> None:
     """Raise InvalidInputError for an empty file."""
     if not data:
@@ -417,6 +424,11 @@ class StoreWrapper:
         yield from tree_of(self._store, folder, files=files and not own)
         if files and own:
             yield from map(TreePart, self.walk(folder))
+
+    @property
+    def absolute_root(self) -> str:
+        """As the inner store."""
+        return absolute_root_of(self._store)
 
 
 class SeekableReader(RawIOBase):

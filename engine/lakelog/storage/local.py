@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from lakelog.errors import (
     ExternalPathError,
+    InvalidInputError,
     LakelogError,
     NotFoundError,
     NotRegularFileError,
@@ -58,12 +59,18 @@ class LocalStore:
     """A folder on local disk."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
-        self._writer = DurableWriter(root)
+        self._given = root
+        self._root = _absolute(root)
+        self._writer = DurableWriter(self._root)
 
     @property
     def root(self) -> str:
         """The folder, as the caller gave it."""
+        return self._given
+
+    @property
+    def absolute_root(self) -> str:
+        """The folder; the process may change its working directory."""
         return self._root
 
     @property
@@ -289,6 +296,19 @@ class LocalStore:
                     raise _unavailable(at, cause) from cause
                 unreadable.append(_unavailable(at, cause))
         yield TreePart(part.files, links, unreadable)
+
+
+def _absolute(root: str) -> str:
+    try:
+        # With "..", by the system: a link may be before it.
+        parts = root.split(os.sep)
+        return os.path.realpath(root) if ".." in parts else os.path.abspath(root)
+    except FileNotFoundError as cause:
+        raise InvalidInputError(
+            "the location is relative to the working directory, which was deleted",
+            path=root,
+            expected="an absolute path, or an existing working directory",
+        ) from cause
 
 
 def _below(path: str, below: str) -> str | None:

@@ -240,12 +240,6 @@ def require_location(text: str) -> None:
         )
 
 
-def absolute_location(location: str) -> str:
-    """A location whose local path begins at the root: a task may run in another folder."""
-    remote = "://" in location or "::" in location or location.startswith("file:")
-    return location if remote else os.path.abspath(location)
-
-
 def _is_text(location: str) -> bool:
     try:
         os.fsencode(location)  # file names that are not UTF-8 are represented with surrogates

@@ -18,7 +18,7 @@ from lakelog.errors import LakelogError, UnavailableError
 from lakelog.spark.error_display import job_failure
 from lakelog.spark.pipeline.steps import StepReport
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import FileEntry, is_denied, tree_of
+from lakelog.storage.base import FileEntry, absolute_root_of, is_denied, tree_of
 from lakelog.storage.bounded import unbounded
 from lakelog.storage.local import LocalStore
 from lakelog.table import Table
@@ -73,7 +73,7 @@ def list_table(
         pa.Table.from_batches([_batch(own.list_from(f), f"{f}/" if f else "")]) for f in above
     ]
     if leaves:
-        location = os.path.abspath(own.root) if isinstance(own, LocalStore) else own.root
+        location = absolute_root_of(own)
         frame = spark.createDataFrame(pa.table({"folder": pa.array(leaves, pa.string())}))
         tasks = min(_MOST_TASKS, -(-len(leaves) // _FOLDERS_A_TASK))
         found = frame.repartition(tasks).mapInArrow(
@@ -123,7 +123,7 @@ def _names(store: LogStore, folder: str) -> list[str] | None:
 
 def _is_link(store: LogStore, folder: str) -> bool:
     """Whether a local folder is a symbolic link; links are never followed."""
-    return isinstance(store, LocalStore) and os.path.islink(f"{store.root}/{folder}")
+    return isinstance(store, LocalStore) and os.path.islink(store.path_of(folder))
 
 
 _SHOWN = 5
