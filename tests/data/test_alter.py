@@ -207,6 +207,69 @@ def test_changing_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
     assert table.alter.drop_column("s") == 5
 
 
+def table_with_rules(root: Path, **generated: str) -> Table:
+    """A table of structs and a list, of which the generated columns are computed."""
+    struct = pl.Struct({"x": pl.Int32, "y": pl.Int32, "in": pl.Struct({"x": pl.Int32})})
+    types = {"s": struct, "t": struct, "tags": pl.List(pl.Int32), "x": pl.Int32}
+    types |= {name: struct if name == "n" else pl.Int32 for name in generated}
+    schema = contract.to_json(struct_of(types))
+    for each in schema["fields"]:
+        if (expression := generated.get(each["name"])) is not None:
+            each["metadata"] = {"delta.generationExpression": expression}
+    properties = {"delta.enableTypeWidening": "true", "delta.dataSkippingStatsColumns": "t"}
+    features = ["columnMapping", "typeWidening"]
+    handmade = Handmade(root)
+    handmade.commit(
+        0,
+        protocol(3, 7, readerFeatures=features, writerFeatures=[*features, "generatedColumns"]),
+        metadata(*schema["fields"], properties=properties),
+    )
+    return handmade.table
+
+
+def test_rules_on_a_column_depend_on_the_fields_inside_it(tmp_path: Path) -> None:
+    table = table_with_rules(tmp_path, n="s", m="`t` . `x`", first="tags[0]")
+    alter = table.alter
+    for change in (
+        lambda: alter.drop_column("s.y", enable=True),
+        lambda: alter.rename_column("s.in.x", "z", enable=True),
+        lambda: alter.widen_column("s.x", "long"),
+        lambda: alter.widen_column("t.x", "long"),
+        lambda: alter.widen_column("tags.element", "long"),
+        lambda: alter.rename_column("t", "u", enable=True),
+    ):
+        with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+            change()
+    match = "generated or identity column cannot change"
+    with pytest.raises(SchemaEvolutionError, match=match):
+        alter.drop_column("n.y", enable=True)
+    with pytest.raises(SchemaEvolutionError, match=match):
+        alter.rename_column("n.in.x", "z", enable=True)
+    with pytest.raises(SchemaEvolutionError, match=match):
+        alter.widen_column("n.x", "long")
+    assert table.version() == 0
+
+
+def test_rules_on_a_struct_keep_its_fields_from_being_widened_by_rows(tmp_path: Path) -> None:
+    table = table_with_rules(tmp_path, n="s")
+    rows = pl.DataFrame({"s": [{"x": 2**40}]})
+    with pytest.raises(InvalidInputError):
+        table.append(rows, schema_mode="merge")
+    table.append(rows.select(t="s"), schema_mode="merge")
+    types = {at.text: at.field.type for at in contract.fields_of(table.snapshot().schema)}
+    assert (types["s.x"], types["t.x"]) == (
+        contract.Primitive("integer"),
+        contract.Primitive("long"),
+    )
+
+
+def test_rules_on_one_field_of_a_struct_do_not_depend_on_the_others(tmp_path: Path) -> None:
+    alter = table_with_rules(tmp_path, m="`t` . `x`").alter
+    assert alter.drop_column("t.y", enable=True) == 2
+    assert alter.rename_column("t.in.x", "z") == 3
+    assert alter.widen_column("t.in.z", "long") == 4
+
+
 def test_column_with_a_backquote_in_its_name_is_found_in_rules(tmp_path: Path) -> None:
     mapping = {"delta.columnMapping.mode": "name"}
     table = lakelog.create(tmp_path, {"id": pl.Int64, "a`b": pl.Int64}, configuration=mapping)

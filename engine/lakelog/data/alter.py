@@ -419,33 +419,55 @@ def _require_unreferenced(
     """Refuse to rename, change or drop a column that something else in the metadata refers to."""
     metadata = snapshot.metadata
     path = tuple(schema_edits.path_of(metadata.schema, column))
-    name = path[-1]
-    forms = {name, name.replace("`", "``"), orjson.dumps(name).decode()[1:-1]}
-    word = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, forms))})(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
     for at in contract.fields_of(new.schema):
         for key in (GENERATION, INVARIANT):
             texts[f"{key} of {at.text}"] = str(at.field.metadata.get(key) or "")
         computed = {GENERATION, IDENTITY_START}.intersection(at.field.metadata)
-        if to == column and at.path == path and computed:
+        is_itself = at.path == path and to == column
+        if computed and (is_itself or (at.path != path and at.path == path[: len(at.path)])):
             raise SchemaEvolutionError(
                 "the type of a generated or identity column cannot change",
                 column=column,
                 expected="a column whose values are given",
                 found=sorted(computed),
             )
-    if to != column:
-        texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
+    names = _struct_names(metadata.schema, path)
+    refers = _references(names, or_whole=True)
+    found = {where: text for where, text in texts.items() if refers.search(text)}
+    listed = metadata.configuration.get(STATISTICS_COLUMNS) or ""
+    if to != column and _references(names, or_whole=False).search(listed):
+        found[STATISTICS_COLUMNS] = listed
     if to is None and column in metadata.partition_columns:
-        texts["partitionColumns"] = column
+        found["partitionColumns"] = column
     if to is None and not is_clusterable(new, clustering_columns(snapshot)):
-        texts[CLUSTERING] = column
-    for where, text in texts.items():
-        if word.search(text):
-            raise SchemaEvolutionError(
-                "the column is referred to elsewhere in the table's metadata",
-                column=column,
-                expected="no reference to it",
-                found=f"{where}: {text}",
-                hint="remove the reference first",
-            )
+        found[CLUSTERING] = column
+    for where, text in found.items():
+        raise SchemaEvolutionError(
+            "the column is referred to elsewhere in the table's metadata",
+            column=column,
+            expected="no reference to it",
+            found=f"{where}: {text}",
+            hint="remove the reference first",
+        )
+
+
+def _struct_names(schema: contract.Struct, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The names on a path down to the first list or map, of which SQL takes values in many ways."""
+    known = {at.path for at in contract.fields_of(schema)}
+    lengths = range(1, len(path) + 1)
+    return path[: next((n - 1 for n in lengths if path[:n] not in known), len(path))]
+
+
+_DOT = r"`?\s*\.\s*`?"
+
+
+def _references(names: Sequence[str], *, or_whole: bool) -> re.Pattern[str]:
+    """What refers to a column by its path, or to a field of it; or to a whole column around it."""
+    pattern = ""
+    for name in reversed(names):
+        forms = {name, name.replace("`", "``"), orjson.dumps(name).decode()[1:-1]}
+        whole = f"|(?!{_DOT})" if or_whole else ""
+        rest = f"(?:{_DOT}{pattern}{whole})" if pattern else ""
+        pattern = rf"(?:{'|'.join(map(re.escape, forms))})(?!\w){rest}"
+    return re.compile(rf"(?<!\w){pattern}", re.IGNORECASE)
