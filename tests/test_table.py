@@ -16,7 +16,7 @@ import pytest
 
 import lakelog
 from lakelog.cli import main
-from lakelog.dialects.registry import detect_dialect
+from lakelog.dialects.registry import detect_dialect, without_log_folder
 from lakelog.errors import (
     ArgumentTypeError,
     InvalidInputError,
@@ -75,6 +75,24 @@ def test_path_object_of_bytes_is_refused(made: Handmade) -> None:
     for call in calls:
         with pytest.raises(ArgumentTypeError, match="must be a str or a path"):
             call()
+
+
+def test_path_object_of_a_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("s3://bucket/t", "abfss://c@account.dfs.core.windows.net/t"):
+        with pytest.raises(InvalidInputError, match="must be a str if it is a URL"):
+            lakelog.write(Path(url), pl.DataFrame({"x": [1]}))
+    assert os.listdir(tmp_path) == []
+    lakelog.write(Path(f"file://{tmp_path}/t"), pl.DataFrame({"x": [1]}))
+    assert lakelog.open(tmp_path / "t").to_polars().height == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "folder"),
+    [("/_delta_log", "/"), ("file:///_delta_log/", "file:///"), ("s3://b/_delta_log", "s3://b")],
+)
+def test_log_folder_of_a_root_is_the_root(location: str, folder: str) -> None:
+    assert without_log_folder(location) == folder
 
 
 def test_folder_without_a_log_raises_table_not_found_error(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import datetime as dt
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -24,6 +25,7 @@ _Class = TypeVar("_Class", bound=type)
 
 _MOST = 1 << 63  # the formats have no larger numbers
 _SHOWN = 80
+_URL = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
 _SECRET = frozenset(("storage_options",))
 """Parameters of which messages show the type, not the value."""
 
@@ -315,6 +317,8 @@ def _path(value: Any) -> Any:
         raise _WrongTypeError from None
     if not isinstance(text, str):  # bytes
         raise _WrongTypeError
+    if not isinstance(value, str) and _URL.match(text):
+        raise _WrongValueError("a str if it is a URL, because path objects drop its slashes")
     return value
 
 

@@ -233,6 +233,15 @@ def test_missing_file_is_named_with_its_partition_value_also_of_a_column_named_t
     assert found.problem.startswith(f"token=a/{path.name}: a live file was not found")
 
 
+def test_file_with_a_name_that_is_too_long_is_missing(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    with table.transaction() as tx:
+        tx.add(path="y" * 300, size=1)
+    assert kinds(table, files=True) == ["data-missing"]
+    table.repair(plan=False, remove_missing=True)
+    assert kinds(table, files=True) == []
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_missing_and_other_data_files_are_one_finding_of_each_kind(
     tmp_path: Path, form: str

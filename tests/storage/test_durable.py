@@ -349,6 +349,25 @@ def test_more_folders_than_calls_may_nest_are_created(
     assert store.read(path) == DATA
 
 
+@pytest.mark.parametrize("path", ["x" * 300, "log/" + "é" * 200, f"{'x' * 300}/y"])
+def test_name_that_is_too_long_is_absent_and_not_written(store: LocalStore, path: str) -> None:
+    assert store.stat(path) is None
+    assert store.has_folders([path]) == [False]
+    for read in (store.read, lambda path: store.move(path, "log/1")):
+        with pytest.raises(NotFoundError):
+            read(path)
+    store.delete(path)
+    for write in (store.put_if_absent, store.put, lambda path, _: store.move("log/0", path)):
+        with pytest.raises(UnavailableError, match="nothing was written"):
+            write(path, DATA)
+    assert names(store) == ["0"]
+
+
+def test_path_that_is_too_long_is_not_reported_as_absent(store: LocalStore) -> None:
+    with pytest.raises(UnavailableError):
+        store.stat("x/" * 5000)
+
+
 def test_failed_deletion_raises_unavailable_error(store: LocalStore, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lakelog.storage.local.os.unlink", failing(errno.EACCES))
     with pytest.raises(UnavailableError):

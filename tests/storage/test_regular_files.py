@@ -122,10 +122,15 @@ def test_remote_mount_is_detected(tmp_path: Path) -> None:
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         "2 1 0:40 / /data rw shared:1 - nfs4 server:/x rw\n"
         "3 2 8:2 / /data/scratch rw - xfs /dev/sdb rw\n"
+        "4 1 0:41 / /my\\040share\\134x rw - cifs //server/x rw\n"
     )
     remote = {
         root: _is_remote(root, str(mounts))
-        for root in ("/data", "/data/t", "/data/scratch/t", "/database", "/home")
+        for root in (
+            *("/data", "/data/t", "/data/scratch/t", "/database", "/home"),
+            *("/my share\\x/t", "/my"),
+        )
     }
-    assert [root for root, found in remote.items() if found] == ["/data", "/data/t"]
+    found = [root for root, found in remote.items() if found]
+    assert found == ["/data", "/data/t", "/my share\\x/t"]
     assert not _is_remote("/data", str(tmp_path / "missing"))

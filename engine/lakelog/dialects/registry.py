@@ -84,5 +84,6 @@ def without_log_folder(location: str) -> str:
         if trimmed == folder:
             return "."
         if trimmed.endswith("/" + folder):
-            return trimmed[: -len(folder) - 1]
+            above = trimmed[: -len(folder) - 1]
+            return above if above and above[-1] != "/" else f"{above}/"  # the root
     return location

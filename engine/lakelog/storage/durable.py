@@ -43,6 +43,7 @@ _O_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC
 _O_NEW = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MODE = 0o666  # restricted by the umask
 _PIECE_BYTES = 1 << 17  # buffer of an upload; malloc maps larger ones again each time
+_LONGEST_NAME_BYTES = 255
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
@@ -317,6 +318,16 @@ def unlink_checksum(target: str) -> bool:
     return True
 
 
+def is_absent(cause: OSError) -> bool:
+    """Whether nothing is at a path: no file, a file above it, a link that leads to itself, or a
+    longer name than filesystems have.
+    """
+    if isinstance(cause, FileNotFoundError | NotADirectoryError) or cause.errno == errno.ELOOP:
+        return True
+    names = os.fsencode(cause.filename or "").split(b"/")
+    return cause.errno == errno.ENAMETOOLONG and max(map(len, names)) > _LONGEST_NAME_BYTES
+
+
 def _drop_checksum(target: str, path: str, folder: int) -> None:
     with _nothing_written(path):
         if unlink_checksum(target):
@@ -368,8 +379,10 @@ def _link(
 def _is_same(status: os.stat_result, target: str) -> bool:
     try:
         return status.st_ino != 0 and os.path.samestat(status, os.stat(target))
-    except FileNotFoundError:
-        return False
+    except OSError as cause:
+        if is_absent(cause):
+            return False
+        raise
 
 
 def _write_new(name: str, data: bytes) -> None:
@@ -447,7 +460,9 @@ def _status_of_file(name: str, path: str) -> os.stat_result:
     with _nothing_written(path):
         try:
             status = os.stat(name)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as cause:
+            if not is_absent(cause):
+                raise
             status = None
     if status is None or stat.S_ISDIR(status.st_mode):
         raise _missing(path)

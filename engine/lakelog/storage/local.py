@@ -35,7 +35,7 @@ from lakelog.storage.base import (
     require_content,
 )
 from lakelog.storage.containment import require_contained, require_no_links
-from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
+from lakelog.storage.durable import TEMPORARY, DurableWriter, is_absent, unlink_checksum
 from lakelog.threads import DaemonPool
 
 _READERS = 4
@@ -97,7 +97,7 @@ class LocalStore:
                             FileEntry(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)
                         )
         except OSError as cause:
-            if _is_absent(cause):
+            if is_absent(cause):
                 return []
             raise _unavailable(folder, cause) from cause
         entries.sort(key=lambda e: e.name)
@@ -109,7 +109,7 @@ class LocalStore:
             with os.scandir(self.path_of(folder)) as scan:
                 return sorted(entry.name for entry in scan if _is_folder(entry))
         except OSError as cause:
-            if _is_absent(cause):
+            if is_absent(cause):
                 return []
             raise _unavailable(folder, cause) from cause
 
@@ -122,7 +122,7 @@ class LocalStore:
         try:
             return stat.S_ISDIR(os.stat(self.path_of(folder)).st_mode)
         except OSError as cause:
-            if _is_absent(cause):
+            if is_absent(cause):
                 return False
             raise _unavailable(folder, cause) from cause
 
@@ -188,7 +188,7 @@ class LocalStore:
         try:
             status = os.stat(self.path_of(path))
         except OSError as cause:
-            if _is_absent(cause):
+            if is_absent(cause):
                 return None
             raise _unavailable(path, cause) from cause
         if stat.S_ISDIR(status.st_mode):
@@ -228,9 +228,9 @@ class LocalStore:
         try:
             unlink_checksum(target)
             os.unlink(target)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
         except OSError as cause:
+            if is_absent(cause):
+                return False
             raise _unavailable(path, cause) from cause
         return True
 
@@ -290,7 +290,7 @@ class LocalStore:
                             yield part
                             part = TreePart([])
             except OSError as cause:
-                if _is_absent(cause):
+                if is_absent(cause):
                     continue
                 if not isinstance(cause, PermissionError) or not at:
                     raise _unavailable(at, cause) from cause
@@ -334,7 +334,7 @@ def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
             lines = [line.split(" - ", 1) for line in file]
     except OSError:  # only Linux has it
         return False
-    kinds = {line[0].split()[4]: bool(_REMOTE.match(line[-1])) for line in lines}
+    kinds = {_decoded(line[0].split()[4]): bool(_REMOTE.match(line[-1])) for line in lines}
     if not any(kinds.values()):
         return False
     for at in {os.path.abspath(root), os.path.realpath(root)}:
@@ -342,6 +342,11 @@ def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
         if above and kinds[max(above, key=len)]:
             return True
     return False
+
+
+def _decoded(point: str) -> str:
+    """A mount point, in which the kernel writes blanks and backslashes in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
 
 
 def _open_regular(name: str, path: str) -> tuple[int, int]:
@@ -396,18 +401,12 @@ def _not_regular(mode: int, path: str) -> NotRegularFileError:
     )
 
 
-def _is_absent(cause: OSError) -> bool:
-    """Whether nothing is at a path: no file, a file above it, or a link that leads to itself."""
-    absent = isinstance(cause, FileNotFoundError | NotADirectoryError)
-    return absent or cause.errno == errno.ELOOP
-
-
 def _status_of_file(entry: os.DirEntry[str]) -> os.stat_result | None:
     """Status of a file; None for a folder, a dangling link, or if it was deleted meanwhile."""
     try:
         return None if entry.is_dir() else entry.stat()
     except OSError as cause:
-        if _is_absent(cause):
+        if is_absent(cause):
             return None
         raise
 
@@ -425,13 +424,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as cause:
-        if _is_absent(cause):
+        if is_absent(cause):
             return False
         raise
 
 
 def _unreadable(path: str, cause: OSError) -> LakelogError:
-    if _is_absent(cause) or isinstance(cause, IsADirectoryError):
+    if is_absent(cause) or isinstance(cause, IsADirectoryError):
         return _not_found(path, cause)
     return _unavailable(path, cause)
 
