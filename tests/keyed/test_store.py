@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -455,3 +456,19 @@ def test_writer_without_its_lock_changes_no_file_of_the_next_writer(
     with KeyedStore(tmp_path / "store") as again:
         kept = {b"c": b"3", b"d": b"4"}
         assert state(again) == (kept | {b"a": b"1", b"b": b"2"} if deleted_lock else kept)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_files_of_another_log_in_the_directory_are_named(tmp_path: Path, read_only: bool) -> None:
+    with lakelog.WriteAheadLog(tmp_path / "log") as log:
+        log.append("PUT", "a", "1")
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("b", "2")
+    name = "00000000000000000001.wal"
+    shutil.copy(tmp_path / "log" / name, tmp_path / "store")
+    with pytest.raises(InvalidInputError, match="files of another write-ahead log") as refused:
+        KeyedStore(tmp_path / "store", read_only=read_only)
+    assert refused.value.found == name
+    (tmp_path / "store" / name).unlink()
+    with KeyedStore(tmp_path / "store", read_only=read_only) as store:
+        assert state(store) == {b"b": b"2"}

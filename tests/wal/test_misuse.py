@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import lakelog
 from lakelog.errors import (
     InvalidInputError,
     LogLockedError,
@@ -44,6 +45,22 @@ def test_truncate_requires_an_integer(tmp_path: Path, number: Any) -> None:
             assert log.truncated_to == up_to_seq
     with WriteAheadLog(tmp_path) as log:
         assert log.truncated_to == log.current_seq_num() == 5
+
+
+def test_log_is_not_created_in_the_directory_of_a_keyed_store_or_an_ingestor(
+    tmp_path: Path,
+) -> None:
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("a", "1")
+    table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
+    lakelog.Ingestor(table, tmp_path / "ingest").close()
+    for directory in (tmp_path / "store", tmp_path / "ingest"):
+        before = sorted(os.listdir(directory))
+        with pytest.raises(InvalidInputError, match="belongs to a keyed store or an Ingestor"):
+            WriteAheadLog(directory)
+        assert sorted(os.listdir(directory)) == before
+    with KeyedStore(tmp_path / "store") as store:
+        assert store.get("a") == b"1"
 
 
 def test_log_keeps_its_directory_after_chdir(

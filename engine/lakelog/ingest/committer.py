@@ -40,7 +40,6 @@ from lakelog.errors import (
 from lakelog.ingest.records import Position, Records
 from lakelog.ingest.rows import BadRow, RowCodec
 from lakelog.ingest.state import (
-    LOG_FOLDER,
     Attempt,
     IngestDirectory,
     IngestState,
@@ -54,6 +53,7 @@ from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 from lakelog.table_transaction import Transaction
 from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.placement import LOG_FOLDER
 from lakelog.wal.reading import SCHEMA
 
 _ATTEMPTS = 10

@@ -62,6 +62,7 @@ from lakelog.wal.disk import (
     local_directory,
 )
 from lakelog.wal.log import Sync, WriteAheadLog, require_lock
+from lakelog.wal.placement import LOG_FOLDER
 from lakelog.wal.writer import write_all
 
 _STATE_NAME = "ingest.json"
@@ -69,7 +70,6 @@ _REJECTED_NAME = "rejected.ndjson"
 _RESERVE_NAMES = ("reserve-1", "reserve-2")
 _RESERVE_BYTES = 64 << 10
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
 _REJECTED = {
     "time": pl.String(),

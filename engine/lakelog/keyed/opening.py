@@ -20,7 +20,8 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import SortedFile
 from lakelog.wal.disk import Disk
 from lakelog.wal.log import WriteAheadLog
-from lakelog.wal.segments import is_historic, named_seq
+from lakelog.wal.placement import names_in, segments_in
+from lakelog.wal.segments import named_seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,18 @@ _LOOKS = 3  # a listing during a rotation may miss both segments
 
 def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:
     """Before a log is opened or created: raise if store files exist without a log."""
-    names = _names(disk, directory)
-    if any(named_seq(name) is not None or is_historic(name) for name in names):
+    names = names_in(disk, directory)
+    has_files = any(name == manifest.NAME or manifest.DATA_NAME.fullmatch(name) for name in names)
+    strays = segments_in(names)
+    if strays and segments_in(names_in(disk, log_directory)):
+        raise InvalidInputError(
+            "the directory of the keyed store contains the files of another write-ahead log",
+            path=directory,
+            found=", ".join(strays),
+            hint="move these files to a directory of their own, or delete them if no record in "
+            "them is needed; the store's own log is in its folder wal",
+        )
+    if strays:
         raise InvalidInputError(
             "the directory contains a write-ahead log, not a keyed store",
             path=directory,
@@ -69,9 +80,9 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
             ),
         )
     for _ in range(_LOOKS):
-        if any(named_seq(name) is not None for name in _names(disk, log_directory)):
+        if any(named_seq(name) is not None for name in names_in(disk, log_directory)):
             return
-    if any(name == manifest.NAME or manifest.DATA_NAME.fullmatch(name) for name in names):
+    if has_files:
         raise CorruptionError(
             "the log of the keyed store is missing",
             path=log_directory,
@@ -141,13 +152,6 @@ def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> 
             found=last,
             hint=_RESTORE,
         )
-
-
-def _names(disk: Disk, directory: str) -> list[str]:
-    try:
-        return disk.list(directory)
-    except FileNotFoundError:
-        return []
 
 
 _RESTORE = (

@@ -38,6 +38,7 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
 from lakelog.wal.log import WriteAheadLog, require_lock
+from lakelog.wal.placement import LOG_FOLDER
 from lakelog.wal.records import data_of
 
 
@@ -86,7 +87,6 @@ class SharedLock:
                 self._changed.notify_all()
 
 
-_LOG_FOLDER = "wal"
 _CACHE_BYTES = 64 << 20
 
 
@@ -163,7 +163,7 @@ class KeyedStore(Closing):
         self._memtable_bytes = memtable_bytes
         self._memtable_entries = memtable_entries
         disk = disk or LocalDisk()
-        log_directory = f"{self._directory}/{_LOG_FOLDER}"
+        log_directory = f"{self._directory}/{LOG_FOLDER}"
         with store_errors("be opened", self._directory):
             opening.check_place(disk, self._directory, log_directory, read_only=read_only)
         # The log's lock is the store's: it is acquired before reading anything that another writer

@@ -31,6 +31,7 @@ from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_s
 from lakelog.wal.frames import MAX_SEQ, Op
 from lakelog.wal.group_commit import CommitQueue, Committer, Encode, Entry
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
+from lakelog.wal.placement import require_own_directory
 from lakelog.wal.reading import state_of, table_of, tables_of
 from lakelog.wal.records import (
     WalRecord,
@@ -107,6 +108,7 @@ class WriteAheadLog(Closing):
         new_id: 16 bytes that identify the log.
 
     Raises:
+        InvalidInputError: The directory is one of a keyed store or an Ingestor.
         LogLockedError: Another writer has locked the log.
         WalCorruptionError: The log is damaged, and ``strict`` is true. Nothing was changed.
         NotFoundError: The log does not exist, and `missing_ok` is false.
@@ -168,6 +170,7 @@ class WriteAheadLog(Closing):
                 if not found.live and found.damage is None and not missing_ok:
                     raise NotFoundError("write-ahead log not found", path=self._directory)
                 return
+            require_own_directory(self._disk, self._directory)
             self._disk.make_directory(self._directory)
             self._lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}", _owner())
             try:

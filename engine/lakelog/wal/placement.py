@@ -1,0 +1,41 @@
+"""Checks where logs may be: not in the directory of a keyed store or an Ingestor."""
+
+from __future__ import annotations
+
+from lakelog.errors import InvalidInputError
+from lakelog.wal.disk import Disk
+from lakelog.wal.segments import is_historic, named_seq
+
+LOG_FOLDER = "wal"
+"""The folder of the log in the directory of a keyed store or an Ingestor."""
+
+
+def names_in(disk: Disk, directory: str) -> list[str]:
+    """The names in a directory; none if it does not exist."""
+    try:
+        return disk.list(directory)
+    except FileNotFoundError:
+        return []
+
+
+def segments_in(names: list[str]) -> list[str]:
+    """The names that are segments of a log, of a historic one too."""
+    return sorted(name for name in names if named_seq(name) is not None or is_historic(name))
+
+
+def require_own_directory(disk: Disk, directory: str) -> None:
+    """Before a log is created: refuse a directory whose folder ``wal`` is another log. A keyed
+    store with the segments of two logs cannot be opened.
+    """
+    if segments_in(names_in(disk, directory)):
+        return
+    log_folder = f"{directory}/{LOG_FOLDER}"
+    if segments_in(names_in(disk, log_folder)):
+        raise InvalidInputError(
+            "the directory belongs to a keyed store or an Ingestor",
+            path=directory,
+            expected="a new directory, or the one of a write-ahead log",
+            found=f"their log, in its folder {LOG_FOLDER}",
+            hint="choose another directory; KeyedStore or Ingestor opens this one, and "
+            f"WriteAheadLog({log_folder!r}, read_only=True) reads its log",
+        )
