@@ -103,7 +103,8 @@ class ReadPlan:
                 found=metadata.format_provider,
                 hint="read them with the engine that wrote them",
             )
-        _check_widenings(metadata.schema, snapshot)
+        schema = snapshot.schema
+        _check_widenings(schema, snapshot)
         mode = honoured_mapping(snapshot.protocol, metadata)
         log = snapshot.read_state(lambda state: state.log)
         if storage_options is None:
@@ -113,7 +114,7 @@ class ReadPlan:
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
             partition_columns=tuple(
-                name if (known := metadata.schema.field(name)) is None else known.name
+                name if (known := schema.field(name)) is None else known.name
                 for name in metadata.partition_columns
             ),
             configuration={} if mode == "none" else {MAPPING_MODE: mode},

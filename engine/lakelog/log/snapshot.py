@@ -143,7 +143,11 @@ class LogSnapshot:
         Raises:
             CorruptionError: The metadata has no schema, or an invalid one.
         """
-        return self.metadata.schema
+        try:
+            return self.metadata.schema
+        except CorruptionError as error:
+            error.path, error.version = self.path, self.version
+            raise
 
     @property
     def provenance(self) -> Provenance:
