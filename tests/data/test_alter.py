@@ -230,14 +230,15 @@ def table_with_rules(root: Path, **generated: str) -> Table:
 def test_rules_on_a_column_depend_on_the_fields_inside_it(tmp_path: Path) -> None:
     table = table_with_rules(tmp_path, n="s", m="`t` . `x`", first="tags[0]")
     alter = table.alter
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: alter.drop_column("s.y", enable=True),
         lambda: alter.rename_column("s.in.x", "z", enable=True),
         lambda: alter.widen_column("s.x", "long"),
         lambda: alter.widen_column("t.x", "long"),
         lambda: alter.widen_column("tags.element", "long"),
         lambda: alter.rename_column("t", "u", enable=True),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
             change()
     match = "generated or identity column cannot change"
