@@ -183,6 +183,27 @@ def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
     assert "delta.enableDeletionVectors" not in table.snapshot().metadata.configuration
 
 
+@pytest.mark.parametrize("other", ["restore", "unset"])
+def test_columns_of_row_ids_keep_their_names(tmp_path: Path, other: str) -> None:
+    table = new_table(tmp_path, delta__feature__rowTracking="supported")
+    table.append(rows(1, 2))
+    table.alter.set_properties({"delta.enableRowTracking": "true"})
+    table.update({"id": "id + 10"}, "id = 1")
+    kept = table.version()
+    ids = table.scan(row_ids=True).collect().sort("id")
+    if other == "restore":
+        table.restore(1)
+        assert table.restore(1).version is None
+    else:
+        table.alter.set_properties({"delta.enableRowTracking": "false"})
+        names = [key for key in table.snapshot().metadata.configuration if "materialized" in key]
+        assert len(names) == 2
+        table.alter.unset_properties(names)
+    table.alter.set_properties({"delta.enableRowTracking": "true"})
+    table.restore(kept)
+    assert_frame_equal(table.scan(row_ids=True).collect().sort("id"), ids)
+
+
 def test_definitions_that_only_other_writers_allow_are_restored_and_cloned(tmp_path: Path) -> None:
     """Properties of Fabric and XTable, a name that deltalake allows, a type that has no values."""
     odd = {"delta.parquet.vorder.enabled": "true", "delta.minReaderVersion": "1"}

@@ -317,14 +317,16 @@ def with_tracking_columns(
     before: Mapping[str, str | None],
     new_id: Callable[[], str],
 ) -> dict[str, str | None]:
-    """Properties with the names of row tracking's columns, if it is enabled: those `before`, else
-    new ones.
+    """Properties with the names of row tracking's columns: those `before`, also while it is off,
+    because files have such columns; or new ones if it is enabled.
     """
     found = dict(configuration)
-    if is_on(found, row_tracking.ENABLED):
-        for key, prefix in (
-            (row_tracking.ROW_ID_COLUMN, "_row-id-col-"),
-            (row_tracking.ROW_VERSION_COLUMN, "_row-commit-version-col-"),
-        ):
-            found.setdefault(key, before.get(key) or prefix + new_id())
+    for key, prefix in (
+        (row_tracking.ROW_ID_COLUMN, "_row-id-col-"),
+        (row_tracking.ROW_VERSION_COLUMN, "_row-commit-version-col-"),
+    ):
+        if name := before.get(key):
+            found.setdefault(key, name)
+        elif is_on(found, row_tracking.ENABLED):
+            found.setdefault(key, prefix + new_id())
     return found

@@ -1,11 +1,11 @@
 """The difference between a version and an earlier one that is restored.
 
 The protocol is never downgraded, because versions in between need it. Properties that describe the
-log, the greatest column id, the version up to which checkpoints are protected, and the last values
-of identity columns are kept.
+log, the greatest column id, the version up to which checkpoints are protected, the names of the
+columns of row ids, and the last values of identity columns are kept.
 
 Source: Delta Lake, RestoreTableCommand. Delta protocol, Protocol Evolution; In-Commit Timestamps;
-Column Mapping; Checkpoint Protection.
+Column Mapping; Checkpoint Protection; Row Tracking.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lakelog.transaction.metadata_changes import (
     MAX_COLUMN_ID,
     with_identity_marks,
 )
+from lakelog.transaction.row_tracking import MATERIALIZED
 from lakelog.transaction.schema_conversion import schema_text
 
 _OF_THE_LOG = (
@@ -57,9 +58,10 @@ def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
 
 def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] | None:
     """The arguments of `ActionBuffer.put_metadata`; None if nothing changes."""
-    now = current.configuration
-    configuration: dict[str, str | None] = dict.fromkeys(now) | dict(target.configuration)
+    now, then = current.configuration, target.configuration
+    configuration: dict[str, str | None] = dict.fromkeys(now) | dict(then)
     configuration |= {key: now.get(key, configuration.get(key)) for key in _OF_THE_LOG}
+    configuration |= {key: now[key] for key in MATERIALIZED if key in now.keys() - then.keys()}
     for key in _GREATEST:
         found = [m.configuration.get(key) for m in (current, target)]
         if known := [int(text) for text in found if text and text.isdecimal()]:
