@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
+from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies
 from lakelog.dialects.log_content import CheckpointWriter, StagedCheckpoint
-from lakelog.errors import CheckpointValidationError, InvalidActionError
+from lakelog.errors import CheckpointValidationError, InvalidActionError, LakelogWarning
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import StoreWrapper, Upload
@@ -284,6 +286,59 @@ def test_wrong_checkpoint_is_published_without_verification(
     assert again.verified
     assert not again.reused
     assert len(state_of(log)["files"]) == 19
+
+
+def test_a_wrong_checkpoint_is_not_confirmed_by_a_copy_in_another_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(MULTIPART, tmp_path / "t")
+    log = log_at(root, MULTIPART.dialect)
+    use_row_changing_writer(monkeypatch, MULTIPART, ROW_CHANGES["an add is lost"])
+    wrong = write_checkpoint(log, layout="multipart", verify=False)
+    monkeypatch.undo()
+    (root / "_delta_log" / "_last_checkpoint").unlink()
+    before = {file.name for file in (root / "_delta_log").iterdir()}
+    for confirm in (partial(write_checkpoint, layout="classic"), write_checksum):
+        with pytest.raises(CheckpointValidationError, match="18 add where replay gives 19"):
+            confirm(log)
+    assert {file.name for file in (root / "_delta_log").iterdir()} == before
+
+    # Without the commits nothing proves it; the copy says so, and leaves no checksum.
+    for commit in (root / "_delta_log").glob("0*.json"):
+        commit.unlink()
+    copy = write_checkpoint(log, layout="classic")
+    assert (copy.num_adds, copy.verified, copy.reused) == (18, False, False)
+    assert "copied from the multipart checkpoint" in copy.notes[0]
+    assert not (root / "_delta_log" / f"{wrong.version:020}.crc").exists()
+
+
+def test_a_broken_checkpoint_of_another_layout_is_replaced(tmp_path: Path) -> None:
+    root = make(MULTIPART, tmp_path / "t")
+    log = log_at(root, MULTIPART.dialect)
+    broken = write_checkpoint(log, layout="multipart")
+    (root / broken.paths[0]).write_bytes(b"damaged")
+    with pytest.warns(LakelogWarning, match="was ignored"):
+        report = write_checkpoint(log, layout="classic")
+    assert report.verified
+    assert report.num_adds == 19
+
+
+def test_a_kept_checkpoint_gets_the_pointer_that_an_interrupted_call_left_out(
+    tmp_path: Path,
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    log = log_at(root, CLASSIC.dialect)
+    write_checkpoint(log)
+    pointer = root / "_delta_log" / "_last_checkpoint"
+    written = json.loads(pointer.read_bytes())
+    pointer.unlink()
+    again = write_checkpoint(log)
+    assert (again.reused, again.pointer_moved) == (True, True)
+    restored = json.loads(pointer.read_bytes())
+    assert {name: restored[name] for name in ("version", "size", "numOfAddFiles")} == {
+        name: written[name] for name in ("version", "size", "numOfAddFiles")
+    }
+    assert not write_checkpoint(log).pointer_moved
 
 
 def test_wrong_typed_copy_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

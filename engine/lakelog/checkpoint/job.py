@@ -4,8 +4,9 @@ Local checkpoints (`lakelog.checkpoint.write`) and Spark's (`lakelog.spark.check
 in the writing of parts: each provides a `PartWriter`. The job does the rest:
 
 1. Open the version's state, and let the part writer plan from it.
-2. Keep a complete checkpoint of the same version and layout if it is valid; replace a wrong or
-   broken one, from a state that does not depend on it.
+2. Verify the complete checkpoints of the same version: one of the same layout is kept if it is
+   valid, and its pointer is restored; one that the state was read from is copied if it is valid.
+   A wrong or broken one is replaced, from a state that does not depend on it.
 3. Let the part writer stage the files under temporary names, and read them back.
 4. Compare the digests of replay and of the staged files. Nothing is published if they differ.
 5. Rename the files in order, and update the pointer last (`lakelog.checkpoint.publish`).
@@ -30,7 +31,7 @@ from typing import NamedTuple, Protocol
 
 from lakelog import telemetry
 from lakelog.checkpoint.compare import COPIES_DIFFER, differs_from_replay
-from lakelog.checkpoint.publish import Published, publish
+from lakelog.checkpoint.publish import Published, publish, restore_pointer
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
@@ -239,22 +240,59 @@ class _Attempt:
     def run(self) -> CheckpointReport:
         with closing(self.open_parts(self.state, self.layout)) as writer:
             plan = writer.plan
-            existing = _existing_checkpoints(self.log, plan)
+            existing = self._existing(plan)
             if not existing:
                 return self._write(writer, ())
+        invalid: list[Checkpoint] = []
+        kept: VerifyReport | None = None
+        unproved: str | None = None
         for checkpoint in existing:
+            is_same_layout = checkpoint.layout == plan.layout
+            if is_same_layout and kept is not None:
+                continue
             report = verify_one(self.log, checkpoint, self.memory_limit)
-            if report.verdict in {"proved", "unprovable"}:
-                return _kept_report(self.log, report)
             if report.doubt is not None:
                 report.raise_for_verdict()
-        # Without the missing commits, the state depends on a broken checkpoint, and reading it
-        # raises.
-        self.state = independent_state(self.log, plan.version) or self.state
+            if report.verdict not in {"proved", "unprovable"}:
+                invalid.append(checkpoint)
+            elif is_same_layout:
+                kept = report
+            elif report.verdict == "unprovable":
+                unproved = f"copied from the {report.layout} checkpoint: {report.reason}"
+        if kept is not None and not invalid:
+            return self._kept(kept)
+        if invalid:
+            # Without the missing commits, the state depends on a broken checkpoint, and reading it
+            # raises.
+            self.state = independent_state(self.log, plan.version) or self.state
         with closing(self.open_parts(self.state, plan.layout)) as writer:
-            return self._write(writer, existing)
+            return self._write(writer, invalid, unproved)
 
-    def _write(self, writer: PartWriter, replaced: Sequence[Checkpoint]) -> CheckpointReport:
+    def _existing(self, plan: CheckpointPlan) -> list[Checkpoint]:
+        """Complete checkpoints of the plan's version: of its layout, the best one first, and the
+        one that the state was read from. A copy of a wrong one would agree with the state.
+        """
+        there = self.log.list_since(plan.version).checkpoints[::-1]
+        same = [c for c in there if (c.version, c.layout) == (plan.version, plan.layout)]
+        source = self.state.segment.checkpoint
+        if source is None or source.version != plan.version:
+            return same
+        return same if any(c.paths == source.paths for c in same) else [*same, source]
+
+    def _kept(self, report: VerifyReport) -> CheckpointReport:
+        """The report of an existing checkpoint that is kept; a missing pointer to it is written,
+        because the process that published it may have been killed before.
+        """
+        kept = _kept_report(self.log, report)
+        if not report.is_proved:
+            return kept
+        found = restore_pointer(self.log, report.checkpoint, self.state.protocol)
+        notes = kept.notes if found.note is None else (*kept.notes, found.note)
+        return replace(kept, pointer_moved=found.pointer_moved, notes=notes)
+
+    def _write(
+        self, writer: PartWriter, replaced: Sequence[Checkpoint], unproved: str | None = None
+    ) -> CheckpointReport:
         verify_seconds = 0.0
         try:
             parts = writer.write(may_keep_sidecars=not replaced)
@@ -281,8 +319,12 @@ class _Attempt:
             notes += _remove_replaced(self.log, replaced, parts.staged)
         if published.note is not None:
             notes.append(published.note)
-        notes += writer.published()
-        return _report(writer.plan, parts, published, self.verify, verify_seconds, notes)
+        if unproved is None:
+            notes += writer.published()
+        else:
+            notes.append(unproved)  # and no checksum, which would confirm what nothing proves
+        is_verified = self.verify and unproved is None
+        return _report(writer.plan, parts, published, is_verified, verify_seconds, notes)
 
     def _renamed(self, done: int, total: int) -> None:
         if self.progress is not None:
@@ -324,13 +366,6 @@ def _require_same(writer: PartWriter, parts: StagedParts, found: Digest) -> None
     if not plan.layout.startswith("v2-") and rows != expected.total:
         what = "it contains an unexpected number of actions"
         raise differs_from_replay(what, path, plan.version, expected.total, rows)
-
-
-def _existing_checkpoints(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
-    """Complete checkpoints of the plan's version and layout, the best one first."""
-    listing = log.list_since(plan.version)
-    same = [c for c in listing.checkpoints if (c.version, c.layout) == (plan.version, plan.layout)]
-    return same[::-1]
 
 
 def _remove_replaced(

@@ -39,6 +39,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
 )
 from lakelog.log.context import Log
+from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
 
 _ATTEMPTS = 3
@@ -94,6 +95,23 @@ def point_at(log: Log, checkpoint: Checkpoint) -> bool:
     """Point to an existing checkpoint, whatever the pointer refers to."""
     pointer = log.dialect.pointer_to(log.store, checkpoint, log.clock())
     return pointer is not None and _put(log.store, *pointer)
+
+
+def restore_pointer(log: Log, checkpoint: Checkpoint, protocol: Protocol) -> Published:
+    """Point to a published checkpoint, unless the pointer names it or a later one; never raises
+    `LakelogError`.
+    """
+    store, dialect, path = log.store, log.dialect, log.dialect.pointer_path
+    if not dialect.may_be_pointed_to(checkpoint, protocol):
+        return Published(False)
+    try:
+        if log.pointed_version() == checkpoint.version:
+            return Published(False)
+        if _points_to_later(store, dialect, path, checkpoint.version):
+            return Published(False)
+        return Published(point_at(log, checkpoint))
+    except LakelogError as error:
+        return Published(False, f"the pointer {path} was not updated: {error.message}")
 
 
 def _points_to_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:

@@ -21,11 +21,17 @@ from lakelog import telemetry
 from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.publish import put_unless_exists
 from lakelog.checkpoint.state_source import StateSource
+from lakelog.checkpoint.verify import independent_state, verify_one
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.log_content import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.display import Displayed
-from lakelog.errors import CheckpointValidationError, CorruptionError, UnsupportedError
+from lakelog.errors import (
+    CheckpointValidationError,
+    CorruptionError,
+    NotFoundError,
+    UnsupportedError,
+)
 from lakelog.log.context import Log
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
@@ -88,6 +94,7 @@ def write_checksum(
         body = snapshot.read_state(lambda state: build_checksum(state, memory_limit=memory_limit))
         if memory_limit is None:
             _require_agreement(snapshot, body)
+        _require_right_source(log, snapshot, body, memory_limit)
         return put_checksum(log, snapshot.version, body)
 
 
@@ -250,6 +257,27 @@ def _require_agreement(snapshot: LogSnapshot, body: Mapping[str, Any]) -> None:
             found=wrong["recorded"][0],
             hint="nothing was written; the log may have changed during the call",
         )
+
+
+def _require_right_source(
+    log: Log, snapshot: LogSnapshot, body: Mapping[str, Any], memory_limit: int | None
+) -> None:
+    """Raise if the counts are those of a wrong checkpoint of the same version: the checksum would
+    confirm it.
+    """
+    version = snapshot.version
+    source = snapshot.read_state(lambda state: state.segment.checkpoint)
+    if source is None or source.version != version:
+        return
+    other = independent_state(log, version)
+    if other is None:
+        return
+    try:
+        replayed = build_checksum(other, memory_limit=memory_limit)
+    except (CorruptionError, NotFoundError):
+        return  # nothing proves either
+    if _disagreements(body, replayed):
+        verify_one(log, source, memory_limit).raise_for_verdict()
 
 
 def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
