@@ -190,7 +190,9 @@ def test_modification_time_is_read_under_each_drivers_key(
     assert _modified_ms(info) == modified_ms
 
 
-@pytest.mark.parametrize("spelling", ["{}", "file://{}", "file:{}"])
+@pytest.mark.parametrize(
+    "spelling", ["{}", "file://{}", "file:{}", "FILE://{}", "file://localhost{}"]
+)
 def test_a_path_and_a_file_url_open_the_local_disk(tmp_path: Path, spelling: str) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "f").write_bytes(b"x")
@@ -198,6 +200,37 @@ def test_a_path_and_a_file_url_open_the_local_disk(tmp_path: Path, spelling: str
     store = open_store(location if spelling == "{}" else location.replace(" ", "%20"))
     assert isinstance(store, LocalStore)
     assert store.read("f") == b"x"
+
+
+def test_file_url_whose_path_is_not_certain_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pl.DataFrame({"id": [1]})
+    monkeypatch.chdir(tmp_path)
+    for name in ("t", "t#1", "t?1", "t\n"):
+        lakelog.write(tmp_path / name, rows)
+    refused = {
+        f"file://{tmp_path}/t#1": "#",
+        f"file://{tmp_path}/t?1": "?",
+        f"file://host{tmp_path}/t": "a host",
+        "file://t": "a host",
+        "file:": "no path",
+        "file://": "no path",
+    }
+    for url, found in refused.items():
+        for call in (
+            lambda url: lakelog.write(url, rows, mode="overwrite"),
+            lambda url: lakelog.open("t", allow_external=[url]),
+        ):
+            with pytest.raises(InvalidInputError, match="file: URL") as caught:
+                call(url)
+            assert found in str(caught.value.found)
+    for name in ("t%231", "t%3F1", "t\n", "t%0A"):
+        lakelog.write(f"file://{tmp_path}/{name}", rows, mode="overwrite")
+    versions = [lakelog.open(name).version() for name in ("t", "t#1", "t?1", "t\n")]
+    assert versions == [0, 1, 1, 2]
+    with pytest.raises(InvalidInputError, match="not valid text"):
+        lakelog.open("file:///t%00")
 
 
 def test_a_path_object_and_a_colon_in_a_name_are_local(tmp_path: Path) -> None:

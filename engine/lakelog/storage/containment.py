@@ -17,7 +17,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from lakelog.errors import ExternalPathError, InvalidInputError
 from lakelog.input_validation import path_text
@@ -36,6 +36,7 @@ _HINT = (
     "or path, or allow_external=True for all locations; on the command line, --allow-external"
 )
 
+_FILE_URL = re.compile("file:|(?i:file)://")
 _SCHEME_NAME = "[A-Za-z][A-Za-z0-9+.-]*"
 _URL = re.compile(f"({_SCHEME_NAME}):/")
 
@@ -91,6 +92,8 @@ class External:
             )
         try:
             folders = [a for each in texts for a in _addresses_of(each)]
+        except InvalidInputError:
+            raise
         except ValueError as cause:  # a NUL character or a lone surrogate
             raise InvalidInputError(
                 "allow_external contains a folder that cannot exist",
@@ -172,8 +175,9 @@ class Reach:
 
 def _addresses_of(location: str) -> tuple[Address, ...]:
     """The addresses of an allowed folder; of a local one also with links resolved."""
-    if location.startswith("file:"):
-        location = unquote(urlsplit(location).path)
+    path = path_of_file_url(location)
+    if path is not None:
+        location = path
     elif "::" in location:  # a chain of drivers: paths in a log are never below it
         return (Address(location, "", location),)
     elif "://" in location:
@@ -181,6 +185,30 @@ def _addresses_of(location: str) -> tuple[Address, ...]:
         return (_address(location),)
     found = dict.fromkeys((os.path.abspath(location), os.path.realpath(location)))
     return tuple(_address(each) for each in found)
+
+
+def path_of_file_url(text: str) -> str | None:
+    """The decoded path of a ``file:`` URL, None for another location. Raises InvalidInputError for
+    a URL whose path is not certain: programs differ in the meaning of ``#`` and ``?``.
+    """
+    if _FILE_URL.match(text) is None:
+        return None
+    host, path = "", text[len("file:") :]
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        path = slash + path
+    found = {"a host": host.lower() not in {"", "localhost"}, "no path": not path}
+    found |= {"the character #": "#" in path, "the character ?": "?" in path}
+    problem = next((name for name, is_found in found.items() if is_found), None)
+    if problem is not None:
+        raise InvalidInputError(
+            "the file: URL is not valid",
+            path=text,
+            expected="file:///path, with %23 for # and %3F for ?",
+            found=problem,
+            hint="pass the path without file:",
+        )
+    return os.fsdecode(unquote_to_bytes(os.fsencode(path)))
 
 
 def _is_relative(path: str) -> bool:

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import (
     InvalidInputError,
@@ -19,6 +18,7 @@ from lakelog.errors import (
 from lakelog.input_validation import path_text
 from lakelog.redaction import redact, register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
+from lakelog.storage.containment import path_of_file_url
 from lakelog.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -198,8 +198,9 @@ def open_store(
             (``AWS_REGION``, ``azure_storage_account_name``), in upper or lower case.
 
     Raises:
-        InvalidInputError: The location is empty or a file, its protocol is unknown, two options
-            have the same meaning, or the driver rejects the name or value of an option.
+        InvalidInputError: The location is empty or a file, its protocol is unknown, a ``file:``
+            URL has a host, ``#`` or ``?``, two options have the same meaning, or the driver rejects
+            the name or value of an option.
         MissingDependencyError: The protocol's driver is not installed.
         UnavailableError: The driver failed for another reason, such as the network.
     """
@@ -207,8 +208,10 @@ def open_store(
     register_location(text)
     register_secrets(storage_options)
     require_location(text)
-    if text.startswith("file:"):
-        return _open_local(unquote(urlsplit(text).path))
+    path = path_of_file_url(text)
+    if path is not None:
+        require_location(path)
+        return _open_local(path)
     # A colon alone is legal in a local path; only ://, or a chained URL, indicates a protocol.
     if "://" not in text and "::" not in text:
         return _open_local(os.path.expanduser(text))
