@@ -62,6 +62,9 @@ def test_columns_are_added_in_place_and_null_in_existing_rows(tmp_path: Path) ->
         table.alter.add_columns({"ID": pl.Int64})
     with pytest.raises(InvalidInputError, match="column not found"):
         table.alter.add_columns({"z": pl.Int64}, after="nope")
+    with pytest.raises(SchemaEvolutionError, match="must be nullable") as raised:
+        table.alter.add_columns([pa.field("q", pa.int64(), nullable=False)])
+    assert raised.value.column == "q"
 
 
 def test_fields_are_added_to_structs_at_any_depth(tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ class Alter:
                 named by its path: ``address.zip``, and ``lines.element.tax`` or
                 ``labels.value.text`` for structs in lists and maps.
             after: The column before them, in the same struct; None adds them at the end.
+
+        Raises:
+            SchemaEvolutionError: A column is NOT NULL, or exists.
         """
         fields = struct_of(columns).fields
 

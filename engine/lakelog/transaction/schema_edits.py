@@ -23,12 +23,12 @@ _NAMES_INSIDE: dict[type, tuple[str, ...]] = {Array: ("element",), Map: ("key", 
 
 
 def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None) -> Struct:
-    """The schema with new nullable columns, last or after a column. Fields of structs in lists and
+    """The schema with new columns, last or after a column. Fields of structs in lists and
     maps are below ``element`` and ``value``.
     """
     for field in fields:
         path = _new_path(schema, field.name)
-        new = replace(field, name=path[-1], nullable=True)
+        new = replace(field, name=path[-1])
         sibling = None
         if after is not None:
             *parents, sibling = path_of(schema, after)
