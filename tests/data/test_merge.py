@@ -8,6 +8,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -432,6 +433,33 @@ def test_whole_keys_that_the_target_cannot_have_match_nothing(tmp_path: Path) ->
     with pytest.raises(InvalidInputError, match="without loss"):
         table.upsert(source.select("b", "v"), "b")
     table.upsert(source.select("b", "v")[:1], "b")
+
+
+@pytest.mark.parametrize("on", ["k", "target.k = source.k AND source.v > 0"])
+@pytest.mark.parametrize(
+    ("type_", "key", "given"),
+    [
+        (pl.Int64(), 2, pa.array([2.0, 1.5, float("nan"), 1e300, None])),
+        (pl.Int64(), 2, pa.array([Decimal("2.00"), Decimal("1.50")])),
+        (pl.Int64(), 2, pa.array([2, (1 << 64) - 1], pa.uint64())),
+        (pl.Int8(), 2, pa.array([2, 300], pa.uint64()).dictionary_encode()),
+        (pl.Decimal(5, 2), Decimal("1.50"), pa.array([Decimal("1.5000"), Decimal("1.5001")])),
+        (pl.Decimal(5, 2), Decimal("2.00"), pa.array([2, 100_000])),
+        (pl.Float32(), 0.5, pa.array([0.5, 0.1])),
+        (pl.Float64(), float(1 << 53), pa.array([(1 << 53) + 1])),
+    ],
+)
+def test_keys_that_the_target_cannot_have_match_nothing(
+    tmp_path: Path, type_: pl.DataType, key: Any, given: pa.Array, on: str
+) -> None:
+    schema = {"k": type_, "v": pl.Int64()}
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.append(pl.DataFrame({"k": [key, type(key)(1)], "v": [0, 0]}, schema))
+    source = pa.table({"k": given, "v": range(1, len(given) + 1)})
+    merge = table.merge(source, on).when_matched_update({"v": "source.v"})
+    merge.when_not_matched_insert({"v": "source.v"}).execute()
+    assert table.to_polars()["v"].sort().to_list() == [0, *range(1, len(given) + 1)]
+    assert table.to_polars().filter(v=1)["k"].to_list() == [key]
 
 
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])

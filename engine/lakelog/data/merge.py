@@ -36,7 +36,13 @@ from lakelog.data.conform import (
     unknown_column,
 )
 from lakelog.data.files import ReadPlan
-from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition, are_whole, require_known
+from lakelog.data.merge_condition import (
+    SOURCE,
+    TARGET,
+    MergeCondition,
+    require_known,
+    type_of_numbers,
+)
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
@@ -331,9 +337,9 @@ class _Source:
             ours: given_part(of_target[name], given[ours])
             for ours, name in names.items()
             if name in of_target and (ours in taken or not has_equivalent(given[ours]))
-            # A key too large for the target's type matches nothing.
-            if not (ours in keys.values() and are_whole(of_target[name], given[ours]))
         }
+        for ours in keys.values():  # a number that the target's type lacks matches nothing
+            known[ours] = type_of_numbers(of_target[names[ours]], given[ours]) or known[ours]
         for name, ours in keys.items():
             key = contract.Field(ours, of_target[name.lower()])
             require_fields(key, given[ours], f"the key {ours!r} of the merge's source")

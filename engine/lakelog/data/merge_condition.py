@@ -23,9 +23,11 @@ from lakelog.errors import InvalidInputError
 from lakelog.input_validation import as_names
 from lakelog.model.contract import (
     DataType,
+    Decimal,
     Field,
     Struct,
     expression_of,
+    from_arrow,
     to_arrow,
     to_polars,
     tree_of,
@@ -87,14 +89,14 @@ class MergeCondition:
         return orjson.dumps([text or keys]).decode()
 
     def keys_of(self, source: Iterable[pl.DataFrame], target: Struct) -> pl.DataFrame:
-        """The keys of the source's rows as in the target; whole numbers that its type lacks, which
-        match nothing, are null.
+        """The keys of the source's rows as in the target; numbers that its type lacks, which match
+        nothing, are null.
         """
         types = {f.name: to_polars(f.type) for f in target.fields if f.name in self.keys}
 
         def key(rows: pl.DataFrame, ours: str, theirs: str) -> pl.Series:
             values = rows[theirs].alias(ours)
-            return values.cast(types[ours], strict=False) if values.dtype.is_integer() else values
+            return _as_numbers(values, types[ours]) if values.dtype.is_numeric() else values
 
         return pl.concat([pl.DataFrame([key(f, *k) for k in self.keys.items()]) for f in source])
 
@@ -130,10 +132,32 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
             )
 
 
-def are_whole(type_: DataType, given: pa.DataType) -> bool:
-    """Whether both types have whole numbers only, and a table can have the given one."""
-    own = to_arrow(type_)
-    return bool(pa.types.is_integer(own) and pa.types.is_integer(given) and has_equivalent(given))
+def type_of_numbers(type_: DataType, given: pa.DataType) -> DataType | None:
+    """The type of a key's values if both types have numbers that can be compared exactly."""
+    if pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
+        given = given.value_type
+    kinds = {_kind_of_number(to_arrow(type_)), _kind_of_number(given)}
+    if None in kinds or kinds == {"float", "decimal"}:
+        return None
+    if pa.types.is_uint64(given):
+        return Decimal(20, 0)
+    return from_arrow(pa.schema([("", given)])).fields[0].type if has_equivalent(given) else None
+
+
+def _kind_of_number(type_: pa.DataType) -> str | None:
+    is_ = pa.types
+    kinds = {"whole": is_.is_integer, "float": is_.is_floating, "decimal": is_.is_decimal}
+    return next((name for name, is_kind in kinds.items() if is_kind(type_)), None)
+
+
+def _as_numbers(values: pl.Series, type_: pl.DataType) -> pl.Series:
+    """Numbers in another type; those that it lacks are null. Whole numbers are rounded to floats,
+    as SQL compares them.
+    """
+    found = values.cast(type_, strict=False)
+    if values.dtype.is_integer() and type_.is_float():
+        return found
+    return found.set(found.cast(values.dtype, strict=False).ne_missing(values), None)
 
 
 @dataclass(frozen=True)
