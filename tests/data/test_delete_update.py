@@ -554,3 +554,32 @@ def test_every_column_is_replaced_with_deletion_vectors(tmp_path: Path, feed: st
     assert sorted(table.to_polars().rows()) == [(7, "c"), (7, "c"), (9, "b")]
     assert table.update({"id": 8, "by": "'d'"}, None).num_updated_rows == 3
     assert table.to_polars().rows() == [(8, "d")] * 3
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("f", 0.1),
+        ("s", {"x": 0.1, "y": 0.1, "n": 1}),
+        ("l", [0.1, None]),
+        ("l", (0.1, float("nan"), float("inf"))),
+        ("m", {"a": [0.1]}),
+    ],
+)
+def test_floats_of_python_have_the_precision_of_the_column_at_every_depth(
+    tmp_path: Path, column: str, value: Any
+) -> None:
+    schema: dict[str, Any] = {
+        "f": pl.Float32,
+        "s": pl.Struct({"x": pl.Float32, "y": pl.Float64, "n": pl.Int64}),
+        "l": pl.List(pl.Float32),
+        "m": pl.Map(pl.String, pl.List(pl.Float32)),
+    }
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.append(pl.DataFrame({"f": [0.5]}, {"f": pl.Float32}))
+    table.update({column: value})
+    wanted = pl.Series(column, [value], schema[column])
+    assert table.to_polars()[column].equals(wanted)
+    for large in ({"f": 1e300}, {"l": [1e300]}, {"l": [pl.lit(0.1)]}):
+        with pytest.raises(InvalidInputError):
+            table.update(large)
