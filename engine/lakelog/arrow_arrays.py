@@ -134,6 +134,35 @@ def retyped(data: _Data, type_: pa.DataType) -> _Data:
     return pa.array(_Retyped(data, type_))
 
 
+def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """An array whose struct fields have other names, without void fields; no value is copied."""
+    if array.type.equals(type_) or not pa.types.is_nested(type_):
+        return array
+    nulls = nulls_of(array)
+    if pa.types.is_struct(type_):
+        fields = [type_.field(index) for index in range(type_.num_fields)]
+        own = (n for n in range(array.type.num_fields) if not pa.types.is_null(array.type[n].type))
+        children = [renamed(array.field(n), f.type) for n, f in zip(own, fields, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    if array.offset:
+        array = unsliced(array)
+    if pa.types.is_map(type_):
+        keys, items = renamed(array.keys, type_.key_type), renamed(array.items, type_.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=nulls)
+    values = renamed(array.values, type_.value_type)
+    return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=nulls)
+
+
+def unsliced(array: pa.Array) -> pa.Array:
+    """The array from offset 0, as masks of nested arrays need it, and nothing but its values."""
+    return pa.concat_arrays([array, array[:0]])
+
+
+def nulls_of(array: pa.Array) -> pa.Array | None:
+    """Which values are null; None if none is."""
+    return array.is_null() if array.null_count else None
+
+
 @dataclass(frozen=True)
 class _Retyped:
     array: pa.Array

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog.data.conform import Conform
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model import contract
@@ -48,6 +51,7 @@ def run_ends(values: pa.Array) -> pa.Array:
 
 
 VIEWS = pa.array(["a", None], pa.string_view())
+TRUTHS = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([2, 0, None], pa.int8()))
 LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
     (pa.array([1, None], pa.int8()), LONG, [1, None]),
     (pa.array([5, None], pa.int64()), INTEGER, [5, None]),
@@ -95,6 +99,13 @@ LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
         [[("a", "a")]],
     ),
     (pa.array([b"0123456789abcdef"], pa.uuid()), Primitive("binary"), [b"0123456789abcdef"]),
+    (TRUTHS, Primitive("boolean"), [True, False, None]),
+    (
+        pa.StructArray.from_arrays([TRUTHS], ["x"]),
+        Struct((Field("x", Primitive("boolean")),)),
+        [{"x": True}, {"x": False}, {"x": None}],
+    ),
+    (TRUTHS, Primitive("byte"), [2, 0, None]),
 ]
 
 
@@ -106,6 +117,16 @@ def test_type_is_converted_if_no_value_changes(
     chunks = pa.chunked_array([values, values[:0], values])
     assert converted(chunks, type_) == found + found
     assert converted(pa.chunked_array([], values.type), type_) == []
+
+
+def test_bool8_arrays_are_booleans_and_bytes_in_files(tmp_path: Path) -> None:
+    rows = pa.table({"c": TRUTHS})
+    lakelog.write(tmp_path / "t", rows)
+    assert lakelog.open(tmp_path / "t").to_polars()["c"].to_list() == [True, False, None]
+    (tmp_path / "files").mkdir()
+    pq.write_table(rows, tmp_path / "files/x.parquet")
+    lakelog.convert(tmp_path / "files")
+    assert lakelog.open(tmp_path / "files").to_polars()["c"].to_list() == [2, 0, None]
 
 
 class Own(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no types for it

@@ -33,7 +33,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.arrow_arrays import as_int64, as_lists, numbers_of
+from lakelog.arrow_arrays import as_int64, as_lists, nulls_of, numbers_of, unsliced
 from lakelog.data.columns import FIELD_ID
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
@@ -480,7 +480,8 @@ def _decoded(array: pa.Array, type_: DataType, path: str) -> pa.Array:
                 found=str(array.type),
                 hint="convert them with pandas: .dt.to_timestamp() or .astype(str)",
             )
-        return array.storage
+        is_truth = array.type.extension_name == "arrow.bool8" and _name(type_) == "boolean"
+        return array.storage.cast(pa.bool_()) if is_truth else array.storage
     if pa.types.is_run_end_encoded(array.type):
         # Arrow's own function does not decode all types, and nothing decodes one slice only.
         rows = np.arange(array.offset, array.offset + len(array))
@@ -601,7 +602,7 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
         children.append(child)
     target = _wide_type(type_)
     fields = [target.field(i) for i in range(target.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls_of(array))
 
 
 def _fit_variant(array: pa.Array, path: str) -> pa.Array:
@@ -613,19 +614,19 @@ def _fit_variant(array: pa.Array, path: str) -> pa.Array:
     # Under nulls too, because Arrow writes no nulls of a field that is required.
     children = [pc.fill_null(child, b"") for child in fitted.flatten()]
     fields = list(_wide_type(contract.VARIANT))
-    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls_of(array))
 
 
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     if not contract.is_list(array.type):
         _refuse(array.type, type_, path)
-    array = _unsliced(array)
+    array = unsliced(array)
     if not pa.types.is_large_list(array.type):
         array = as_lists(array, pa.large_list(array.type.value_field))
     here = f"{path}.element"
     values = _fit(array.values, type_.element, here)
     fitted = pa.LargeListArray.from_arrays(
-        array.offsets, values, type=_wide_type(type_), mask=_nulls(array)
+        array.offsets, values, type=_wide_type(type_), mask=nulls_of(array)
     )
     element = Field("element", type_.element, type_.contains_null)
     if not element.nullable:
@@ -636,23 +637,14 @@ def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
 def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     if not pa.types.is_map(array.type):
         _refuse(array.type, type_, path)
-    array = _unsliced(array)
+    array = unsliced(array)
     keys = _fit(array.keys, type_.key, f"{path}.key")
     _check(keys, Field("key", type_.key, nullable=False), f"{path}.key")
     items = _fit(array.items, type_.value, f"{path}.value")
     _check(items, Field("value", type_.value, type_.value_contains_null), f"{path}.value")
     return pa.MapArray.from_arrays(
-        array.offsets, keys, items, type=_wide_type(type_), mask=_nulls(array)
+        array.offsets, keys, items, type=_wide_type(type_), mask=nulls_of(array)
     )
-
-
-def _unsliced(array: pa.Array) -> pa.Array:
-    """The array from offset 0, as masks of nested arrays need it, and nothing but its values."""
-    return pa.concat_arrays([array, array[:0]])
-
-
-def _nulls(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
 
 
 def given_part(type_: DataType, given: pa.DataType) -> DataType:
@@ -723,25 +715,6 @@ def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
     number = field.metadata.get(contract.COLUMN_ID) if mapping != "none" else None
     metadata = None if number is None else {FIELD_ID: str(number)}
     return pa.field(contract.physical_name(field, mapping), arrow, metadata=metadata)
-
-
-def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """An array whose struct fields have other names, without void fields; no value is copied."""
-    if array.type.equals(type_) or not pa.types.is_nested(type_):
-        return array
-    nulls = _nulls(array)
-    if pa.types.is_struct(type_):
-        fields = [type_.field(index) for index in range(type_.num_fields)]
-        own = (n for n in range(array.type.num_fields) if not pa.types.is_null(array.type[n].type))
-        children = [renamed(array.field(n), f.type) for n, f in zip(own, fields, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
-    if array.offset:
-        array = _unsliced(array)
-    if pa.types.is_map(type_):
-        keys, items = renamed(array.keys, type_.key_type), renamed(array.items, type_.item_type)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=nulls)
-    values = renamed(array.values, type_.value_type)
-    return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=nulls)
 
 
 def merged_schema(table: Struct | None, rows: pa.Schema) -> Struct:

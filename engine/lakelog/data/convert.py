@@ -276,7 +276,9 @@ def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
     elif _is_list(type_):
         inner = pa.list_(_with_instants(type_.value_field, kinds))
     else:
-        inner = pa.timestamp("us", "UTC") if next(kinds) == "INT96" else type_
+        # Parquet has the storage of an extension type, such as the bytes of `arrow.bool8`.
+        stored = getattr(type_, "storage_type", type_)
+        inner = pa.timestamp("us", "UTC") if next(kinds) == "INT96" else stored
     return field.with_type(inner)
 
 

@@ -25,8 +25,9 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from lakelog.arrow_arrays import renamed
 from lakelog.data import layout
-from lakelog.data.conform import Conform, Rows, renamed, wide_field
+from lakelog.data.conform import Conform, Rows, wide_field
 from lakelog.data.layout import group_rows
 from lakelog.data.parquet_file import CopySource, ParquetCopy, ParquetFile, ParquetGroups
 from lakelog.data.write_plan import WritePlan

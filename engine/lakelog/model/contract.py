@@ -463,7 +463,8 @@ def _from_arrow(path: str, type_: pa.DataType, void: bool) -> DataType:
     import pyarrow.types as kinds
 
     if isinstance(type_, pa.BaseExtensionType):  # first, because those of users have no hash
-        return _from_arrow(path, type_.storage_type, void)
+        values = pa.bool_() if type_.extension_name == "arrow.bool8" else type_.storage_type
+        return _from_arrow(path, values, void)
     if type_ in _names_by_arrow():
         return Primitive(_names_by_arrow()[type_])
     if kinds.is_timestamp(type_):
