@@ -79,6 +79,32 @@ def test_times_before_the_first_readable_version_are_refused(made: Handmade) -> 
         version_at(log, FIRST_MS + MINUTE_MS)
 
 
+@pytest.mark.parametrize("in_commit", [False, True])
+def test_times_below_a_missing_commit_lead_to_their_versions(
+    made: Handmade, in_commit: bool
+) -> None:
+    properties = ENABLED if in_commit else {}
+    start, step = (LATER, 1000) if in_commit else (FIRST_MS, MINUTE_MS)
+    made.commit(0, stamped(0), protocol(), metadata(properties=properties))
+    for version in range(1, 9):
+        made.commit(version, stamped(version), add(f"f{version}"))
+    made.checkpoint(8, protocol(), metadata(properties=properties))
+    made.forget(4)
+    table = made.table
+    assert table.versions() == [(0, 3), (8, 8)]
+    for version in (0, 1, 2, 3, 8):
+        at = start + version * step
+        assert table.snapshot(version).timestamp_ms == at
+        assert table.snapshot(timestamp=at).version == version
+    assert table.snapshot(timestamp=start + 3 * step - 1).version == 2
+    for at in (start + 3 * step + 1, start + 4 * step, start + 8 * step - 1):
+        with pytest.raises(VersionNotFoundError, match="commit 4 is missing, and its time"):
+            table.snapshot(timestamp=at)
+    with pytest.raises(VersionNotFoundError, match="committed at or before") as refused:
+        table.snapshot(timestamp=start - 1)
+    assert refused.value.expected == f"versions 0 to 3, 8, from {iso_text(start)}"
+
+
 def test_log_without_commits_has_no_times(made: Handmade) -> None:
     made.checkpoint(2, protocol(), metadata())
     with pytest.raises(VersionNotFoundError) as refused:

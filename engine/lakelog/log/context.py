@@ -24,7 +24,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.input_validation import require_int
-from lakelog.log.segment import has_hole, latest_version, rebuildable
+from lakelog.log.segment import has_hole, latest_version, ranges_text, rebuildable
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
 from lakelog.storage.base import absolute_root_of
@@ -206,34 +206,48 @@ def version_at(log: Log, timestamp_ms: int, latest: Callable[[], Metadata]) -> i
     """
     listing = log.list_all()
     latest_version(listing, log.table)
-    ranges = rebuildable(listing)
-    first, last = ranges[-1]
-    commits = [c for c in listing.commits if first <= c.version <= last]
-    times = state_times(log, listing)
-    found: int | None = None
+    ranges, times = rebuildable(listing), state_times(log, listing)
+    earliest: int | None = None
+    for first, last in reversed(ranges):
+        commits = [c for c in listing.commits if first <= c.version <= last]
+        window = times.filter(pl.col("version").is_between(first, last))
+        found, at = _found_in(log, commits, window, timestamp_ms, latest)
+        if found is not None:
+            follows = (window["version"] == found + 1).any() or found == ranges[-1][1]
+            if follows or at == timestamp_ms or not log.dialect.every_version_has_a_commit:
+                return found
+            raise _undecided(timestamp_ms, found + 1, ranges, log.table)
+        earliest = at
+    raise _before(timestamp_ms, ranges, earliest, log.table)
+
+
+def _found_in(
+    log: Log,
+    commits: Sequence[CommitFile],
+    times: pl.DataFrame,
+    timestamp_ms: int,
+    latest: Callable[[], Metadata],
+) -> tuple[int | None, int | None]:
+    """The last of these versions at or before a time, and its time; or None and the first time."""
     enabled = _first_in_commit(log, commits) if commits else None
     if enabled is not None:
         enabled = _first_applying(log, commits, enabled, latest().stamped_from)
     while enabled is not None:
         at = _in_commit(log, commits[enabled])
         if at is None or timestamp_ms < at:
-            last = commits[enabled].version - 1
+            times = times.filter(pl.col("version") < commits[enabled].version)
             break
-        index, is_stamped = _last_at_or_before(log, commits, enabled, timestamp_ms)
-        if is_stamped:
-            return commits[index].version
+        index, at = _last_at_or_before(log, commits, enabled, at, timestamp_ms)
+        if at is not None:
+            return commits[index].version, at
         # The table was without in-commit timestamps in between.
         enabled = _first_in_commit(log, commits, index + 1)
-    window = times.filter(pl.col("version").is_between(first, last))
-    early = window.filter(pl.col("timestamp") <= timestamp_ms)
+    early = times.filter(pl.col("timestamp") <= timestamp_ms)
     if early.height:
-        found = early["version"][-1]
-    if found is None:
-        earliest = window["timestamp"][0] if window.height else None
-        if enabled == 0:
-            earliest = _in_commit(log, commits[0])
-        raise _before(timestamp_ms, first, ranges[-1][1], earliest, log.table)
-    return found
+        return early["version"][-1], early["timestamp"][-1]
+    if enabled == 0:
+        return None, _in_commit(log, commits[0])
+    return None, times["timestamp"][0] if times.height else None
 
 
 def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
@@ -264,16 +278,28 @@ def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
 
 
 def _before(
-    timestamp_ms: int, first: int, last: int, earliest_ms: int | None, table: str
+    timestamp_ms: int, ranges: Sequence[tuple[int, int]], earliest_ms: int | None, table: str
 ) -> VersionNotFoundError:
+    since = "which have no commit time" if earliest_ms is None else f"from {iso_text(earliest_ms)}"
     return VersionNotFoundError(
         f"no readable version was committed at or before {iso_text(timestamp_ms)}",
         path=table,
-        expected=f"versions {first} to {last}, from {iso_text(earliest_ms)}"
-        if earliest_ms is not None
-        else f"versions {first} to {last}, which have no commit time",
+        expected=f"versions {ranges_text(ranges)}, {since}",
         found=iso_text(timestamp_ms),
         hint="use a later time, or a version",
+    )
+
+
+def _undecided(
+    timestamp_ms: int, missing: int, ranges: Sequence[tuple[int, int]], table: str
+) -> VersionNotFoundError:
+    return VersionNotFoundError(
+        f"the version at {iso_text(timestamp_ms)} cannot be determined, because commit {missing} "
+        "is missing, and its time is not known",
+        path=table,
+        expected=f"a time of another version of {ranges_text(ranges)}",
+        found=iso_text(timestamp_ms),
+        hint="use the time of a readable version, or a version",
     )
 
 
@@ -309,19 +335,19 @@ def _first_applying(
 
 
 def _last_at_or_before(
-    log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int
-) -> tuple[int, bool]:
-    """Index of the last commit from `low` on whose in-commit timestamp is not after a time, and
-    True; or index of a commit without one, and False.
+    log: Log, commits: Sequence[CommitFile], low: int, at: int, timestamp_ms: int
+) -> tuple[int, int | None]:
+    """Index of the last commit from `low` on, of time `at`, whose in-commit timestamp is not after
+    a time, and that timestamp; or index of a commit without one, and None.
     """
     high = len(commits) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        at = _in_commit(log, commits[middle])
-        if at is None:
-            return middle, False
-        if at <= timestamp_ms:
-            low = middle
+        found = _in_commit(log, commits[middle])
+        if found is None:
+            return middle, None
+        if found <= timestamp_ms:
+            low, at = middle, found
         else:
             high = middle - 1
-    return low, True
+    return low, at

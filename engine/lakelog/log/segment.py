@@ -118,6 +118,11 @@ def rebuildable(listing: LogListing) -> list[tuple[int, int]]:
     return ranges
 
 
+def ranges_text(ranges: Iterable[tuple[int, int]]) -> str:
+    """Ranges of versions, for messages."""
+    return ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in ranges)
+
+
 def choose_segment(
     listing: LogListing,
     version: int | None = None,
@@ -150,7 +155,7 @@ def choose_segment(
             f"version {version} cannot be rebuilt from the remaining files",
             path=table or None,
             version=version,
-            expected=", ".join(f"{a} to {b}" if a != b else str(a) for a, b in ranges),
+            expected=ranges_text(ranges),
             found=gap.message,
             hint="choose a version in the range",
         ) from gap
