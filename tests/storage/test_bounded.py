@@ -256,6 +256,12 @@ def test_limits_are_taken_from_the_call_or_from_the_table(tmp_path: Path) -> Non
     made.commit(1, metadata(properties={"spark.indextables.checkpoint.parallelism": "many"}))
     table.snapshot()
     assert limits(table) == ReadLimits(3, None)  # a malformed one is reported by the checkpoint
+    made.commit(2, metadata(properties={"spark.indextables.checkpoint.parallelism": "9999"}))
+    table.snapshot()
+    assert limits(table) == ReadLimits(3, None)
+    table = lakelog.open(made.root)
+    table.snapshot()
+    assert limits(table) == ReadLimits(64, None)  # each is a thread
 
 
 HANGING: dict[str, Callable[[LogStore], object]] = {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from lakelog.errors import InvalidInputError
 from lakelog.model.durations import property_ms
 from lakelog.model.metadata import in_any_case
+from lakelog.storage.base import IN_FLIGHT
 from lakelog.storage.bounded import ReadLimits
 
 _READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
@@ -42,12 +43,14 @@ def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> 
 
 
 def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
-    """The read limits in the table's properties; malformed values are ignored."""
+    """The read limits in the table's properties; malformed values are ignored, and a table does
+    not have more files read at a time than a store without limits.
+    """
     names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first property that is set
     found = (in_any_case(configuration, name) for name in names)
-    parallelism = next((value for value in found if value), "")
+    parallelism = _positive(next((value for value in found if value), ""))
     timeout = in_any_case(configuration, _READ_TIMEOUT) or ""
-    return ReadLimits(_positive(parallelism), _positive(timeout))
+    return ReadLimits(parallelism and min(parallelism, IN_FLIGHT), _positive(timeout))
 
 
 def _positive(text: str) -> int | None:
