@@ -63,6 +63,47 @@ def test_log_is_not_created_in_the_directory_of_a_keyed_store_or_an_ingestor(
         assert store.get("a") == b"1"
 
 
+def test_files_that_vacuum_would_delete_are_not_written_into_a_table(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    before = sorted(os.listdir(tmp_path / "t"))
+    writes: list[Callable[[Path], object]] = [
+        WriteAheadLog,
+        KeyedStore,
+        lambda directory: lakelog.Ingestor(table, directory),
+        table.snapshot().write_parquet,
+    ]
+    for directory in ("t", "t/a/b", "t/_delta_log", "link/a"):
+        for write in writes:
+            with pytest.raises(InvalidInputError, match="inside a table: vacuum would delete"):
+                write(tmp_path / directory)
+    assert sorted(os.listdir(tmp_path / "t")) == before
+
+
+@pytest.mark.parametrize("kind", ["log", "store", "ingest"])
+def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, kind: str) -> None:
+    folder, rows = tmp_path / kind, pl.DataFrame({"n": [1]})
+    table = lakelog.create(tmp_path / "t", rows.schema, upkeep=False)
+    if kind == "log":
+        WriteAheadLog(folder).close()
+    elif kind == "store":
+        with KeyedStore(folder) as store:
+            store.put("a", "1")
+            store.flush()
+    else:
+        lakelog.Ingestor(table, folder).close()
+    writes: list[Callable[[Path], object]] = [
+        lambda path: lakelog.create(path, rows.schema),
+        lambda path: lakelog.write(path, rows),
+        lakelog.convert,
+        table.clone,
+    ]
+    for write in writes:
+        with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
+            write(folder)
+    assert not (folder / "_delta_log").exists()
+
+
 def test_log_keeps_its_directory_after_chdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

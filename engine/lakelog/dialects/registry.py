@@ -8,48 +8,47 @@ from __future__ import annotations
 from importlib import import_module
 
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_folders import FOLDERS
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.storage import LogStore
 
-_FOLDERS = {"delta": "_delta_log", "indextables": "_transaction_log"}
-"""Log folders by dialect; a built-in dialect is imported for the first table that needs it."""
-
 _LOADED: dict[str, Dialect] = {}
+"""Dialects by name; a built-in dialect is imported for the first table that needs it."""
 
 
 def register(dialect: Dialect) -> None:
     """Register a dialect, replacing one of its name; raises if another has its log folder."""
-    for name, folder in _FOLDERS.items():
+    for name, folder in FOLDERS.items():
         if name != dialect.name and folder == dialect.log_folder:
             raise InvalidInputError(
                 f"the dialect {name!r} has the same log folder",
                 expected="a log folder of its own",
                 found=dialect.log_folder,
             )
-    _FOLDERS[dialect.name] = dialect.log_folder
+    FOLDERS[dialect.name] = dialect.log_folder
     _LOADED[dialect.name] = dialect
 
 
 def unregister(name: str) -> None:
     """Remove the dialect `name`; does nothing if it is unknown."""
-    _FOLDERS.pop(name, None)
+    FOLDERS.pop(name, None)
     _LOADED.pop(name, None)
 
 
 def log_folders() -> dict[str, str]:
     """The log folder of every registered dialect by its name, in the order of registration."""
-    return dict(_FOLDERS)
+    return dict(FOLDERS)
 
 
 def registered() -> tuple[Dialect, ...]:
     """Every registered dialect, in the order of registration."""
-    return tuple(map(named, _FOLDERS))
+    return tuple(map(named, FOLDERS))
 
 
 def named(name: str) -> Dialect:
     """The dialect called `name`; raises InvalidInputError for an unknown one."""
-    if name not in _FOLDERS:
-        raise InvalidInputError("unknown table format", expected=" or ".join(_FOLDERS), found=name)
+    if name not in FOLDERS:
+        raise InvalidInputError("unknown table format", expected=" or ".join(FOLDERS), found=name)
     if name not in _LOADED:
         _LOADED[name] = import_module(f"lakelog.dialects.{name}").DIALECT
     return _LOADED[name]

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import telemetry
+from lakelog.dialects.log_folders import require_outside_tables
 from lakelog.errors import (
     CorruptionError,
     InternalError,
@@ -41,7 +42,6 @@ from lakelog.ingest.state import (
     IngestStatus,
     key_names,
     opened_log,
-    require_outside,
 )
 from lakelog.input_validation import (
     checked_methods,
@@ -179,7 +179,7 @@ class Ingestor(Closing):
             if isinstance(table_or_location, Table)
             else open_table(table_or_location)
         )
-        require_outside(self._table.log.location, path)
+        require_outside_tables(path, "ingest directory")
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = opened_log(path, sync, disk)
         try:

@@ -16,7 +16,6 @@ import contextlib
 import datetime as dt
 import errno
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -606,20 +605,6 @@ def key_names(key: object) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise InvalidInputError("key names a column twice", found=repr(key))
     return tuple(str(name) for name in names)
-
-
-def require_outside(table: str, directory: str) -> None:
-    """Refuse a directory in the folder of a local table, where vacuum would delete the log."""
-    if "://" in table:
-        return
-    folder = os.path.realpath(table)
-    if os.path.commonpath((folder, os.path.realpath(directory))) == folder:
-        raise InvalidInputError(
-            "the ingest directory is inside the table: vacuum would delete its files",
-            path=directory,
-            expected=f"a directory outside of {folder}",
-            hint="choose a directory next to the table",
-        )
 
 
 def follows(old: Iterable[Field], new: Struct) -> str | None:

@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.dialects.log_folders import require_outside_tables
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     InvalidInputError,
@@ -129,6 +130,7 @@ class KeyedStore(Closing):
         disk: The filesystem; None is the operating system's.
 
     Raises:
+        InvalidInputError: The directory is inside a table, or contains another log.
         CorruptionError: Log, manifest and files contradict each other, or one is damaged.
         LogLockedError: Another process writes to the store.
         NotFoundError: `read_only`, and the store does not exist.
@@ -164,6 +166,8 @@ class KeyedStore(Closing):
         self._memtable_entries = memtable_entries
         disk = disk or LocalDisk()
         log_directory = f"{self._directory}/{LOG_FOLDER}"
+        if not read_only:
+            require_outside_tables(self._directory, "keyed store")
         with store_errors("be opened", self._directory):
             opening.check_place(disk, self._directory, log_directory, read_only=read_only)
         # The log's lock is the store's: it is acquired before reading anything that another writer

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, statistics_text
+from lakelog.dialects.log_folders import require_outside_tables
 from lakelog.display import Displayed, size_text
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
 from lakelog.log.file_order import FileOrder, in_order
@@ -161,6 +162,7 @@ def write_state(
     Memory: the rows of one kind while sorting, at most 1 GiB, and the layers above the checkpoint.
     """
     import fsspec
+    from fsspec.implementations.local import LocalFileSystem
 
     if max_part_bytes <= 0:
         raise InvalidInputError(
@@ -169,6 +171,8 @@ def write_state(
     target = str(directory)
     require_location(target)
     filesystem, root = fsspec.core.url_to_fs(target)
+    if isinstance(filesystem, LocalFileSystem):
+        require_outside_tables(root, "output directory")
     try:
         if filesystem.exists(root):
             is_file = filesystem.isfile(root)

@@ -15,6 +15,8 @@ from lakelog.log.context import Log
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
+from lakelog.storage.bounded import unbounded
+from lakelog.storage.local import LocalStore
 from lakelog.transaction import operations, write_support
 from lakelog.transaction.action_buffer import ActionBuffer
 from lakelog.transaction.action_input import rows_frame
@@ -39,6 +41,7 @@ from lakelog.transaction.transaction import (
 )
 from lakelog.transaction.validation import check_files, check_metadata
 from lakelog.version import __version__
+from lakelog.wal.placement import require_no_log
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,9 @@ def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinit
 
 
 def refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
-    """Raise if the location contains a table of any dialect."""
+    """Raise if the location contains a table of any dialect, or a write-ahead log, whose files
+    vacuum would delete.
+    """
     for dialect in dialects:
         listing = dialect.list_log(store, hint=False)
         if listing.commits or listing.checkpoints:
@@ -206,3 +211,6 @@ def refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
                 found=dialect.log_folder,
                 hint="open it, or use another location",
             )
+    local = unbounded(store)
+    if isinstance(local, LocalStore):
+        require_no_log(local.absolute_root)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakelog.dialects.log_folders import require_outside_tables
 from lakelog.display import Displayed
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.input_validation import require_bool, require_choice, require_int
@@ -108,7 +109,7 @@ class WriteAheadLog(Closing):
         new_id: 16 bytes that identify the log.
 
     Raises:
-        InvalidInputError: The directory is one of a keyed store or an Ingestor.
+        InvalidInputError: The directory is inside a table, or one of a keyed store or an Ingestor.
         LogLockedError: Another writer has locked the log.
         WalCorruptionError: The log is damaged, and ``strict`` is true. Nothing was changed.
         NotFoundError: The log does not exist, and `missing_ok` is false.
@@ -170,6 +171,7 @@ class WriteAheadLog(Closing):
                 if not found.live and found.damage is None and not missing_ok:
                     raise NotFoundError("write-ahead log not found", path=self._directory)
                 return
+            require_outside_tables(self._directory, "write-ahead log")
             require_own_directory(self._disk, self._directory)
             self._disk.make_directory(self._directory)
             self._lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}", _owner())

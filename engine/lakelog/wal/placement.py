@@ -1,9 +1,11 @@
-"""Checks where logs may be: not in the directory of a keyed store or an Ingestor."""
+"""Checks where logs may be: not in the directory of a keyed store or an Ingestor, and not in the
+folder of a table.
+"""
 
 from __future__ import annotations
 
 from lakelog.errors import InvalidInputError
-from lakelog.wal.disk import Disk
+from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.segments import is_historic, named_seq
 
 LOG_FOLDER = "wal"
@@ -11,10 +13,10 @@ LOG_FOLDER = "wal"
 
 
 def names_in(disk: Disk, directory: str) -> list[str]:
-    """The names in a directory; none if it does not exist."""
+    """The names of the files in a directory; none if it does not exist."""
     try:
         return disk.list(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -39,3 +41,17 @@ def require_own_directory(disk: Disk, directory: str) -> None:
             hint="choose another directory; KeyedStore or Ingestor opens this one, and "
             f"WriteAheadLog({log_folder!r}, read_only=True) reads its log",
         )
+
+
+def require_no_log(folder: str) -> None:
+    """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor."""
+    for directory in (folder, f"{folder}/{LOG_FOLDER}"):
+        found = segments_in(names_in(LocalDisk(), directory))
+        if found:
+            raise InvalidInputError(
+                "the folder contains a write-ahead log: vacuum of a table would delete its files",
+                path=folder,
+                expected="a folder without a log, keyed store or Ingestor",
+                found=f"{directory}/{found[0]}",
+                hint="choose another folder for the table",
+            )
