@@ -192,7 +192,7 @@ def test_errors_of_refused_rows_have_a_hint(tmp_path: Path, given_rows: object, 
 @pytest.mark.parametrize(
     ("given_rows", "message"),
     [
-        (pd.DataFrame({"id": [1, "x"]}), "pandas frame cannot be converted"),
+        (pd.DataFrame({"id": [1, "x"]}), "column 'id' of the pandas frame cannot be converted"),
         (pd.DataFrame([[1, 2]], columns=["id", "id"]), "pandas frame cannot be converted"),
     ],
 )

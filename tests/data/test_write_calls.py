@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -579,3 +580,58 @@ def test_compact_and_restore_describe_their_commits(tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(TypeError, match=r"Table\.\w+\(\) got an unexpected .* 'app_id'"):
             call(app_id="x")
+
+
+DAY = dt.date(2026, 1, 1)
+TIME = pd.Timestamp("2026-01-01 05:00")
+MIXED: list[list[Any]] = [
+    [DAY, dt.datetime(2026, 1, 2, 23, 4)],
+    [TIME, TIME.tz_localize("Europe/Berlin")],
+    [1, 1.5, None, True],
+    [True, 1],
+    [1, "a"],
+    [2**70],
+    [1j],
+]
+
+
+@pytest.mark.parametrize("values", MIXED, ids=str)
+def test_column_of_pandas_with_values_of_several_types_is_refused(
+    tmp_path: Path, values: list[Any]
+) -> None:
+    objects = pd.Series(values, dtype=object)
+    frames = [pd.DataFrame({"n": 1, "c": objects}), pd.DataFrame({"n": 1}, index=pd.Index(objects))]
+    frames[1].index.name = "c"
+    for frame in frames:
+        with pytest.raises(InvalidInputError, match="'c' of the pandas frame") as refused:
+            lakelog.write(tmp_path / "t", frame)
+        assert refused.value.column == "c"
+        assert "frame.astype({'c': str})" in str(refused.value.hint)
+    assert not (tmp_path / "t").exists()
+
+
+def test_column_of_pandas_with_values_that_arrow_converts_without_loss_is_written(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "day": [DAY, pd.NaT],
+        "time": [TIME, None],
+        "number": [1, 1.5],
+        "flag": [True, None],
+    }
+    lakelog.write(
+        tmp_path, pd.DataFrame({k: pd.Series(v, dtype=object) for k, v in columns.items()})
+    )
+    assert lakelog.open(tmp_path).to_polars().to_dict(as_series=False) == {
+        "day": [DAY, None],
+        "time": [TIME.to_pydatetime(), None],
+        "number": [1.0, 1.5],
+        "flag": [True, None],
+    }
+
+
+def test_sparse_column_of_pandas_is_refused_with_the_way_to_make_it_dense(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"c": pd.arrays.SparseArray([1, 0])})
+    with pytest.raises(InvalidInputError, match=r"frame\['c'\].sparse.to_dense") as refused:
+        lakelog.write(tmp_path, frame)
+    assert refused.value.column == "c"

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from lakelog.arrow_arrays import as_int64, as_lists, nulls_of, numbers_of, unsliced
 from lakelog.data.columns import FIELD_ID
+from lakelog.data.pandas_frames import OF_INDEX, WITHOUT_INDEX, of_pandas
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
@@ -87,7 +88,7 @@ class Incoming:
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            table = _of_pandas(rows)
+            table = of_pandas(rows)
             return Incoming(table.schema, map(require_valid, [table]), table)
         if hasattr(rows, "scanner"):  # a dataset of pyarrow
             rows = rows.scanner()
@@ -168,52 +169,6 @@ def _not_rows(rows: object) -> InvalidInputError:
     )
 
 
-_OF_INDEX = {b"lakelog": b"level of a pandas index"}
-"""Metadata of columns that errors explain as such."""
-
-_WITHOUT_INDEX = "pass frame.reset_index(drop=True) to leave the index out"
-
-
-def _of_pandas(rows: Any) -> pa.Table:
-    """A frame's columns, then the levels of its index that have a name that no column has."""
-    columns = [str(name) for name in rows.columns]
-    names = [None if name is None else str(name) for name in rows.index.names]
-    left_out = [i for i, name in enumerate(names) if name is None or name in columns]
-    levels = [name for name in names if name is not None and name not in columns]
-    _require_own_names(columns, levels)
-    try:
-        if levels:
-            rows = rows.rename_axis(index=names)  # a name that is not a str is a warning of Arrow's
-            rows = rows.reset_index(level=left_out, drop=True) if left_out else rows
-        table = pa.Table.from_pandas(rows, preserve_index=bool(levels)).replace_schema_metadata()
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as cause:
-        raise InvalidInputError(
-            f"the pandas frame cannot be converted to Arrow: {cause}",
-            expected="unique column names, and values of one type in each column",
-            found=type(rows).__name__,
-        ) from cause
-    fields = list(table.schema)
-    fields[len(columns) :] = [field.with_metadata(_OF_INDEX) for field in fields[len(columns) :]]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
-
-
-def _require_own_names(columns: Sequence[str], levels: Sequence[str]) -> None:
-    """Refuse a level of an index whose name differs from another name in case only, or in nothing:
-    a table's column names are case-insensitive.
-    """
-    seen = {name.lower(): f"the column {name!r}" for name in columns}
-    for name in levels:
-        if other := seen.get(name.lower()):
-            raise InvalidInputError(
-                f"the level {name!r} of the frame's index has the name of {other}",
-                column=name,
-                expected="names that are unique (case-insensitive)",
-                found=[*columns, *levels],
-                hint=f"{_WITHOUT_INDEX}, or rename the level with frame.rename_axis",
-            )
-        seen[name.lower()] = f"the level {name!r}"
-
-
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
     require_exportable(frame.schema)
     return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
@@ -236,9 +191,9 @@ def to_table(rows: Rows) -> pa.Table:
 
 def unknown_column(given: pa.Field, known: Struct) -> InvalidInputError:
     """The error for a column that a table lacks."""
-    of_index = (given.metadata or {}).items() >= _OF_INDEX.items()
+    of_index = (given.metadata or {}).items() >= OF_INDEX.items()
     column, drop = (
-        ("column of the frame's index", _WITHOUT_INDEX) if of_index else ("column", "drop it")
+        ("column of the frame's index", WITHOUT_INDEX) if of_index else ("column", "drop it")
     )
     return InvalidInputError(
         f"the table has no {column} {given.name!r}",
