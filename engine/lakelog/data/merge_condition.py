@@ -95,8 +95,10 @@ class MergeCondition:
         types = {f.name: to_polars(f.type) for f in target.fields if f.name in self.keys}
 
         def key(rows: pl.DataFrame, ours: str, theirs: str) -> pl.Series:
-            values = rows[theirs].alias(ours)
-            return _as_numbers(values, types[ours]) if values.dtype.is_numeric() else values
+            values = rows[theirs].alias("")  # Polars reads some names as patterns
+            if values.dtype.is_numeric():
+                values = _as_numbers(values, types[ours])
+            return values.alias(ours)
 
         return pl.concat([pl.DataFrame([key(f, *k) for k in self.keys.items()]) for f in source])
 
