@@ -6,13 +6,10 @@ import asyncio
 import datetime as dt
 import decimal
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
-import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
@@ -25,10 +22,8 @@ from lakelog.errors import (
     LogLockedError,
     OutcomeUnknownError,
     StreamMismatchError,
-    UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.ingest import state
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
@@ -125,6 +120,8 @@ STRICT = pa.schema(
         pa.field("at", pa.timestamp("us", "UTC")),
     ]
 )
+
+
 BAD: list[tuple[Any, str]] = [
     ({"id": "1"}, "has another type"),
     ({"id": 1.5}, "cannot be cast"),
@@ -444,17 +441,6 @@ def test_asynchronous_close_does_not_wait_for_writes_that_wait_for_space(
     assert ids(table.scan()) == [1, 2]
 
 
-def test_diverted_rows_are_read_although_a_crash_cut_the_last_line(
-    table: lakelog.Table, directory: Path
-) -> None:
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write({"id": "x"})
-    with (directory / "rejected.ndjson").open("ab") as file:
-        file.write(b'{"time":"2026')
-    with quiet(table, directory) as ingestor:
-        assert ingestor.rejected().height == 1
-
-
 def test_directory_inside_the_table_raises(table: lakelog.Table, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="vacuum"):
         quiet(table, tmp_path / "table" / "ingest")
@@ -517,150 +503,6 @@ def test_no_row_of_a_stream_with_a_position_is_written_if_one_does_not_fit(
 # --- diverted rows ---------------------------------------------------------------------------
 
 
-def test_bad_rows_are_diverted_with_their_reason(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write({"id": "x"})
-        ingestor.write([{"id": 1}, {"id": "y", "name": "n"}, {"id": 2}])
-        ingestor.write(pl.DataFrame({"id": [3, 4], "other": [0, 0]}))
-        ingestor.write(pl.DataFrame({"id": [5.0, 6.5, 7.0]}))
-        ingestor.write(b'{"id": 8}\nnot json\n{"id": 9}')
-        assert ingestor.status().rows_diverted == 6
-        rejected = ingestor.rejected()
-    assert ids(table.scan()) == [1, 2, 5, 7, 8, 9]
-    assert rejected["row"].to_list() == [
-        '{"id":"x"}',
-        '{"id":"y","name":"n"}',
-        '{"id":3,"other":0}',
-        '{"id":4,"other":0}',
-        '{"id":6.5}',
-        "not json",
-    ]
-    assert rejected["column"].to_list() == ["id", "id", "other", "other", "id", None]
-    assert set(rejected["kind"]) == {"invalid_input"}
-    assert pl.read_ndjson(directory / "rejected.ndjson").height == 6
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        list,
-        lambda rows: [{**row, "id": decimal.Decimal(row["id"])} for row in rows],
-        lambda rows: "\n".join(f'{{"id": {row["id"]}}}' for row in rows).encode(),
-        pl.DataFrame,
-    ],
-    ids=["dicts", "decimals", "NDJSON", "frame"],
-)
-def test_good_rows_between_bad_ones_are_one_record(
-    table: lakelog.Table, directory: Path, form: Callable[[list[dict[str, Any]]], Any]
-) -> None:
-    rows = [{"id": number if number % 2 else number + 0.5} for number in range(20)]
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        assert ingestor.write(form(rows)) == 1
-        assert ingestor.status().rows_durable == 10
-        assert ingestor.rejected().height == 10
-    assert ids(table.scan()) == list(range(1, 20, 2))
-
-
-@pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["dicts", "Arrow"])
-def test_row_of_rejected_ndjson_is_accepted_when_it_is_corrected(
-    tmp_path: Path, directory: Path, form: Callable[[list[dict[str, Any]]], Any]
-) -> None:
-    time = dt.datetime(2026, 1, 5, 1, 2, 3, 4, ZoneInfo("UTC"))
-    row = {
-        "f64": float("nan"),
-        "more": [float("inf"), float("-inf"), -0.0, 1e-300, None],
-        "dec": decimal.Decimal("12345678901234567.89"),
-        "bytes": bytes(range(256)),
-        "text": "é\0\u2028\\",
-        "day": dt.date(1, 1, 1),
-        "time": time,
-        "naive": time.replace(tzinfo=None),
-        "struct": {"x": dt.date(2026, 1, 5), "d": decimal.Decimal("-0.50")},
-    }
-    schema = pa.schema(
-        [
-            ("id", pa.int64()),
-            ("f64", pa.float64()),
-            ("more", pa.list_(pa.float64())),
-            ("dec", pa.decimal128(19, 2)),
-            ("bytes", pa.binary()),
-            ("text", pa.string()),
-            ("day", pa.date32()),
-            ("time", pa.timestamp("us", "UTC")),
-            ("naive", pa.timestamp("us")),
-            ("struct", pa.struct([("x", pa.date32()), ("d", pa.decimal128(4, 2))])),
-        ]
-    )
-    table = lakelog.create(tmp_path / "all", schema, upkeep=False)
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write(form([{"id": "one", **row}]))
-        (rejected,) = ingestor.rejected()["row"]
-        ingestor.write(rejected.replace('"one"', "1").encode())
-        assert ingestor.status().rows_diverted == 1
-    assert '"dec":"12345678901234567.89","bytes":"AAEC' in rejected
-    (found,) = table.to_arrow().to_pylist()
-    assert repr(found) == repr({"id": 1, **row})
-
-
-def test_values_without_a_form_in_json_are_diverted(table: lakelog.Table, directory: Path) -> None:
-    late = pa.array([253402300800000000], pa.timestamp("us", "UTC"))  # Python has no year 10000
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write([{"id": 1 << 80}, {"name": "\ud800"}, {"name": dt.timedelta(1)}])
-        ingestor.write([{"id": {(1, 2): np.int8(3), "x": np.arange(2)}}])
-        ingestor.write(
-            pa.table({"at": late, "id": ["x"], "more": pa.ListArray.from_arrays([0, 1], late)})
-        )
-        rejected = ingestor.rejected()["row"].to_list()
-    assert rejected == [
-        '{"id":1208925819614629174706176}',
-        '{"name":"\\ud800"}',
-        '{"name":"datetime.timedelta(days=1)"}',
-        '{"id":{"[1, 2]":3,"x":[0,1]}}',
-        '{"at":"10000-01-01 00:00:00.000000Z","id":"x","more":["10000-01-01 00:00:00.000000Z"]}',
-    ]
-
-
-def test_base64_that_is_not_valid_is_refused(tmp_path: Path, directory: Path) -> None:
-    table = lakelog.create(tmp_path / "b", {"b": pl.Binary}, upkeep=False)
-    with quiet(table, directory) as ingestor:
-        ingestor.write(b'{"b": "aGk="}\n{"b": ""}\n{"b": null}')
-        with pytest.raises(InvalidInputError, match="in 'b': a text is not base64"):
-            ingestor.write(b'{"b": "aGk="}\n{"b": "a"}')
-        assert ingestor.read_your_writes().collect()["b"].to_list() == [b"hi", b"", None]
-
-
-def test_diverted_rows_are_appended_after_a_torn_line(
-    table: lakelog.Table, directory: Path
-) -> None:
-    for _ in range(2):
-        with quiet(table, directory, on_bad_row="divert") as ingestor:
-            ingestor.write({"id": "x"})
-        with (directory / "rejected.ndjson").open("ab") as file:
-            file.write(b'{"time": "20')
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write({"id": "z"})
-        assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
-
-
-@pytest.mark.parametrize(
-    ("line", "place"),
-    [("x", 1), ("[1]", 2), ('{"line": "one"}', 3), ('{"time": "t"', 1), ("\udcff", 3)],
-)
-def test_damaged_line_of_diverted_rows_is_named(
-    table: lakelog.Table, directory: Path, line: str, place: int
-) -> None:
-    with quiet(table, directory, on_bad_row="divert") as ingestor:
-        ingestor.write([{"id": "x"}, {"id": "y"}])
-        path = directory / "rejected.ndjson"
-        lines = path.read_bytes().splitlines(keepends=True)
-        lines.insert(place - 1, line.encode(errors="surrogateescape") + b"\n")
-        path.write_bytes(b"".join(lines))
-        with pytest.raises(CorruptionError, match="a line of the diverted rows is dam") as raised:
-            ingestor.rejected()
-        assert (raised.value.path, raised.value.line) == (str(path), place)
-        assert raised.value.hint == "correct the line, or remove it"
-
-
 def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory: Path) -> None:
     with lakelog.Ingestor(table, directory, key="id") as ingestor:
         for call in (ingestor.write, ingestor.delete):
@@ -669,34 +511,6 @@ def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory:
 
 
 # --- keys ------------------------------------------------------------------------------------
-
-
-def keyed_rows(rows: pl.LazyFrame | pl.DataFrame) -> dict[int, str]:
-    frame = rows.lazy().select("id", "name").collect()
-    assert frame["id"].is_unique().all()
-    return dict(frame.rows())
-
-
-def test_last_change_of_a_key_is_committed(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory, key="id") as ingestor:
-        ingestor.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 1, "name": "c"}])
-        ingestor.delete({"id": 2})
-        ingestor.write(pl.DataFrame({"id": [3, 4], "name": ["d", "e"]}))
-        ingestor.delete([{"id": 4}])
-        ingestor.write({"id": 4, "name": "f"})
-        expected = {1: "c", 3: "d", 4: "f"}
-        assert keyed_rows(ingestor.read_your_writes()) == expected
-        ingestor.flush()
-        assert keyed_rows(table.scan()) == keyed_rows(ingestor.read_your_writes()) == expected
-        ingestor.delete(pl.DataFrame({"id": [1, 77]}))
-        ingestor.write({"id": 3})
-        expected = {3: None, 4: "f"}  # type: ignore[dict-item]
-        assert keyed_rows(ingestor.read_your_writes()) == expected
-        ingestor.flush()
-        ingestor.delete({"id": 99})  # nothing to commit
-        ingestor.flush()
-        ingestor.write({"id": 5, "name": "g"})
-    assert keyed_rows(table.scan()) == {**expected, 5: "g"}
 
 
 @pytest.mark.parametrize(
@@ -721,66 +535,6 @@ def test_a_line_with_an_object_that_repeats_a_key_is_refused(
     assert table.snapshot().num_rows() == 0
 
 
-@pytest.mark.parametrize("keys", [[1, 1, 2, 3, 3], [0.0, -0.0, 2.0, 3.0, 3.0]])
-def test_every_row_of_a_key_that_the_table_has_twice_is_replaced(
-    tmp_path: Path, directory: Path, keys: list[Any]
-) -> None:
-    rows = pl.DataFrame({"key": keys, "part": ["a"] * 5, "name": ["old"] * 5})
-    table = lakelog.create(tmp_path / "twice", rows.schema, upkeep=False)
-    table.append(rows)
-    with quiet(table, directory, key=["key", "part"]) as ingestor:
-        for key in (keys[0], 4):
-            ingestor.write({"key": key, "part": "a", "name": "new"})
-        ingestor.delete({"key": keys[3], "part": "a"})
-        seen = ingestor.read_your_writes().sort("key", "name").collect()
-        some = ingestor.read_your_writes().filter(pl.col("name") == "new").select("key").collect()
-        ingestor.flush()
-    assert table.to_polars().sort("key", "name").rows() == seen.rows()
-    assert seen["name"].to_list() == ["new", "new", "old", "new"]
-    assert some.height == 3
-
-
-def test_key_columns_named_like_patterns_are_compared_by_their_names(tmp_path: Path) -> None:
-    rows = pl.DataFrame({"*": [1, 2], "^a$": [10, 20], "a": [7, 7]})
-    lakelog.write(tmp_path / "t", rows)
-    table = lakelog.open(tmp_path / "t")
-    with quiet(table, tmp_path / "i", key=["^a$", "*"]) as ingestor:
-        for number in (8, 9):
-            ingestor.write(rows.with_columns(a=number))
-        ingestor.write({"*": 3, "^a$": 10, "a": 9})
-        ingestor.delete({"*": 2, "^a$": 20})
-        expected = [(1, 10, 9), (3, 10, 9)]
-        assert sorted(ingestor.read_your_writes().collect().rows()) == expected
-        ingestor.flush()
-        assert sorted(table.to_polars().rows()) == expected
-
-
-def test_missing_or_invalid_key_raises(
-    table: lakelog.Table, directory: Path, tmp_path: Path
-) -> None:
-    with quiet(table, directory, key=["id"]) as ingestor:
-        for call, row, reason in (
-            (ingestor.write, {"id": None, "name": "a"}, "key column 'id'"),
-            (ingestor.write, {"name": "a"}, "key column 'id'"),
-            (ingestor.delete, {"name": "a"}, "no column 'name'"),
-            (ingestor.delete, {"id": None}, "key column 'id'"),
-        ):
-            with pytest.raises(InvalidInputError, match=reason):
-                call(row)
-    with quiet(table, tmp_path / "b") as plain, pytest.raises(InvalidInputError, match="by key"):
-        plain.delete({"id": 1})
-    with pytest.raises(InvalidInputError, match="no key column"):
-        quiet(table, tmp_path / "c", key="nope")
-    with pytest.raises(InvalidInputError, match="twice"):
-        quiet(table, tmp_path / "c", key=["id", "id"])
-    table.alter.set_properties({"delta.appendOnly": "true"})
-    with pytest.raises(StreamMismatchError, match="append-only"):
-        quiet(table, tmp_path / "d", key="id")
-
-
-# --- asyncio ---------------------------------------------------------------------------------
-
-
 def test_rows_of_asynchronous_writes_are_durable_when_they_return(
     table: lakelog.Table, directory: Path
 ) -> None:
@@ -802,32 +556,6 @@ def test_rows_of_asynchronous_writes_are_durable_when_they_return(
 
     assert sorted(asyncio.run(main())) == list(range(1, 101))
     assert len(ids(table.scan())) == 99
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-def test_ingestor_without_its_lock_does_not_cut_the_diverted_rows_of_the_next(
-    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_open: bool
-) -> None:
-    rejected, row = directory / "rejected.ndjson", b"a row of the next process, not yet complete"
-    first = quiet(table, directory, on_bad_row="divert")
-
-    def lose(*_: Any) -> None:
-        """Another process has the lock, and diverts; this one cannot write."""
-        (directory / "wal" / "wal.lock").unlink()
-        with rejected.open("ab") as file:
-            file.write(row)
-        raise OSError("the disk failed")
-
-    if is_open:
-        first.write({"id": "x"})
-        monkeypatch.setattr(state, "write_all", lose)
-    else:
-        with pytest.raises(OSError, match="failed"):
-            lose()
-    with pytest.raises((UnavailableError, OutcomeUnknownError), match=r"the disk failed|lock file"):
-        first.write({"id": "y"})
-    first.close(flush=False)
-    assert rejected.read_bytes().endswith(row)
 
 
 def test_ingestor_without_its_lock_does_not_replace_the_state_of_the_next(
