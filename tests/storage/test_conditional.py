@@ -414,6 +414,47 @@ def test_damaged_file_of_an_archive_raises_unavailable_error(tmp_path: Any) -> N
         assert failed.value.path == "a"
 
 
+@pytest.mark.parametrize(
+    ("location", "bucket", "key"),
+    [
+        ("s3://bucket", "bucket", "log/1?versionId=2"),
+        ("s3://bucket/a/t/", "bucket", "a/t/log/1?versionId=2"),
+        (
+            "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/point/a/t",
+            "arn:aws:s3:us-west-2:123456789012:accesspoint/point",
+            "a/t/log/1?versionId=2",
+        ),
+        (
+            "s3://arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-1/accesspoint/point/t",
+            "arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-1/accesspoint/point",
+            "t/log/1?versionId=2",
+        ),
+        (
+            "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/point",
+            "arn:aws:s3:us-west-2:123456789012:accesspoint/point",
+            "log/1?versionId=2",
+        ),
+    ],
+)
+def test_s3_requests_have_the_bucket_or_access_point_of_the_location(
+    monkeypatch: pytest.MonkeyPatch, location: str, bucket: str, key: str
+) -> None:
+    store: Any = open_store(location, {"key": "k", "secret": "s"})
+    asked: list[tuple[str, str]] = []
+
+    async def call(self: Any, method: str, **arguments: Any) -> Any:
+        asked.append((arguments["Bucket"], str(arguments.get("Key", arguments.get("Prefix")))))
+        return {}
+
+    monkeypatch.setattr(type(store._filesystem), "_call_s3", call)
+    store.put("log/1?versionId=2", b"x")
+    store.stat("log/1?versionId=2")
+    store.delete("log/1?versionId=2")
+    assert asked == [(bucket, key)] * 3
+    store.list_from("")
+    assert asked[-1] == (bucket, key.removesuffix("log/1?versionId=2"))
+
+
 def test_store_that_was_opened_before_a_fork_asks_for_a_new_one() -> None:
     store: Any = open_store("s3://bucket/t", {"key": "k", "secret": "s"})
     store._filesystem._pid += 1  # as in a forked process

@@ -121,6 +121,10 @@ class CloudStore(FsspecStore):
     def __init__(self, filesystem: Any, base: str, root: str, cloud: Cloud) -> None:
         super().__init__(filesystem, base, root)
         self._cloud = cloud
+        self._base = base = self._base.lstrip("/")
+        # The ARN of an access point has slashes, and the driver knows where it ends.
+        is_arn = base.startswith("arn:")
+        self._bucket = filesystem.split_path(f"{base}/-")[0] if is_arn else base.partition("/")[0]
 
     @property
     def refusal(self) -> str | None:
@@ -265,8 +269,7 @@ class CloudStore(FsspecStore):
 
     async def _delete_share(self, paths: Sequence[str]) -> Deleted:
         keys = {self._split(path)[1]: path for path in paths}
-        bucket = self._split("")[0]
-        request = self._cloud.delete_many(self._filesystem, bucket, list(keys))
+        request = self._cloud.delete_many(self._filesystem, self._bucket, list(keys))
         try:
             failed = await asyncio.wait_for(request, deadline_s(0))
         except Exception as cause:  # noqa: BLE001 - any driver's
@@ -310,8 +313,7 @@ class CloudStore(FsspecStore):
         return self._split(path)
 
     def _split(self, path: str) -> tuple[str, str]:
-        bucket, _, key = self._absolute(path).lstrip("/").partition("/")
-        return bucket, key
+        return self._bucket, self._absolute(path)[len(self._bucket) + 1 :]
 
     def _run(self, coroutine: Coroutine[Any, Any, T], path: str, most_s: float | None = None) -> T:
         try:
