@@ -6,7 +6,7 @@ an earlier checkpoint that differ from their texts are made again.
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
+from tests import handmade
 
 SCHEMA = {
     "truth": pl.Boolean,
@@ -117,6 +118,30 @@ def test_checkpoint_after_a_column_was_widened_from_float(
     assert sorted(rows["a"]) == pytest.approx([0.1, 0.2])
 
 
+@pytest.mark.parametrize("memory_limit", [None, 1 << 31])
+def test_texts_are_made_from_typed_statistics_that_are_more_exact(
+    tmp_path: Path, memory_limit: int | None
+) -> None:
+    without_texts = {"delta.checkpoint.writeStatsAsJson": "false"}
+    schema: dict[str, Any] = {"at": pl.Datetime("us", "UTC"), "x": pl.Float64}
+    table = lakelog.create(tmp_path / "t", schema, configuration=without_texts)
+    at = datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
+    table.append(pl.DataFrame({"at": [at], "x": [float("inf")]}, schema=schema))
+    commit = tmp_path / "t/_delta_log" / f"{1:020}.json"
+    exact = commit.read_text().replace(".123Z", ".123456Z").replace(".124Z", ".123456Z")
+    commit.write_text(exact)  # as other writers do
+    table = lakelog.open(tmp_path / "t")
+    table.checkpoint()
+    table.alter.set_properties({"delta.checkpoint.writeStatsAsJson": "true"})
+    (path,) = table.checkpoint(memory_limit=memory_limit).paths
+    added = pq.read_table(tmp_path / "t" / path)["add"].drop_null().to_pylist()
+    (text,) = (json.loads(each["stats"]) for each in added)
+    assert text["minValues"]["at"] == "2024-01-01T00:00:00.123Z"
+    assert text["maxValues"]["at"] == "2024-01-01T00:00:00.124Z"
+    assert lakelog.open(tmp_path / "t").scan(pl.col("at") == at).collect().height == 1
+    assert lakelog.open(tmp_path / "t").verify().is_proved
+
+
 @pytest.mark.parametrize("metadata", [{}, {"org.apache.spark.legacyDateTime": ""}])
 def test_typed_copies_that_differ_from_their_texts_are_made_again(
     tmp_path: Path, metadata: dict[str, str]
@@ -136,3 +161,13 @@ def test_typed_copies_that_differ_from_their_texts_are_made_again(
     table.append(pl.DataFrame({"a": [date(2, 1, 1)]}))
     assert table.checkpoint().verified
     assert typed_bounds(tmp_path / "t", 1) == [date(1, 1, 1), date(2, 1, 1)]
+
+
+def test_a_partition_column_that_the_metadata_repeats_is_one_column(tmp_path: Path) -> None:
+    made = handmade.Handmade(tmp_path / "t")
+    made.commit(0, handmade.protocol(), handmade.metadata(partitioned=["id", "id"]))
+    made.commit(1, handmade.add("a", partitionValues={"id": "7"}))
+    table = lakelog.open(tmp_path / "t")
+    (path,) = table.checkpoint().paths
+    (added,) = pq.read_table(tmp_path / "t" / path)["add"].drop_null().to_pylist()
+    assert added["partitionValues_parsed"] == {"id": 7}

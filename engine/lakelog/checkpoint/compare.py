@@ -38,7 +38,11 @@ from lakelog.lazy import cached_property
 from lakelog.log.replay import last_of
 from lakelog.model import actions, contract
 from lakelog.model.metadata import canonical_json
-from lakelog.skipping.statistics import stats_from_either, stats_from_json
+from lakelog.skipping.statistics import (
+    stats_from_either,
+    stats_from_json,
+    stats_text_from_struct,
+)
 from lakelog.storage import LogStore
 
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
@@ -165,8 +169,10 @@ class Comparison:
         return replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
-        """Whether typed statistics of adds differ from their text."""
-        sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
+        """Whether typed statistics of adds differ from their text, which may be less exact."""
+        structs = frame[STRUCT_STATISTICS]
+        is_same = stats_text_from_struct(structs).eq_missing(frame["stats"])
+        sample = frame.filter(structs.is_not_null() & ~is_same)
         own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
             pl.DataFrame([sample["actionType"], *own._typed(form)])  # noqa: SLF001 - the same

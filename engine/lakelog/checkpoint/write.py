@@ -257,7 +257,7 @@ class _LocalPartWriter:
             columns[STRUCT_STATISTICS] = None  # the text may be encoded from them
         files = self._source if self._incremental is None else self._incremental
         frames = files.files(tuple(columns))
-        return map(_structs_without_text, frames) if self._from_texts else frames
+        return map(_with_texts_alone, frames) if self._from_texts else frames
 
     def _counted(self) -> Iterator[pl.DataFrame]:
         """`_files`, counted before sorting: text is hashed faster in its original order."""
@@ -414,12 +414,11 @@ class _LocalPartWriter:
             self._progress(step, done, total)
 
 
-def _structs_without_text(frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows, without the typed statistics of those that have JSON statistics."""
+def _with_texts_alone(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows with JSON statistics alone, made from typed ones where there are none."""
     if STRUCT_STATISTICS not in frame.columns or "stats" not in frame.columns:
         return frame
-    has_text = pl.col("stats").is_not_null()
-    return frame.with_columns(pl.when(~has_text).then(STRUCT_STATISTICS).alias(STRUCT_STATISTICS))
+    return frame.with_columns(stats=statistics_text(frame)).drop(STRUCT_STATISTICS)
 
 
 def _is_large(frame: pl.DataFrame) -> bool:

@@ -78,7 +78,7 @@ class Metadata:
             row.get("formatProvider"),
             dict(row.get("formatOptions") or {}),
             row.get("schemaString"),
-            _names(row.get("partitionColumns")) or (),
+            tuple(dict.fromkeys(_names(row.get("partitionColumns")) or ())),
             dict(row.get("configuration") or {}),
             row.get("createdTime"),
         )

@@ -538,11 +538,15 @@ def stats_text_from_struct(structs: pl.Series) -> pl.Series:
     )
 
 
-def _object(struct: pl.Expr, dtype: pl.Struct, names: Iterable[str]) -> pl.Expr:
+def _object(
+    struct: pl.Expr, dtype: pl.Struct, names: Iterable[str], rounds_up: bool | None = None
+) -> pl.Expr:
+    """JSON text of a struct; without `rounds_up`, of the whole statistics."""
     types = {f.name: f.dtype for f in dtype.fields}
     members = []
     for name in names:
-        value = _value(field_named(struct, name), types[name])
+        up = name == "maxValues" if rounds_up is None else rounds_up
+        value = _value(field_named(struct, name), types[name], up=up)
         if value is not None:
             # A null value makes the member null, and the join omits it.
             members.append(pl.lit(json.dumps(name, ensure_ascii=False) + ":") + value)
@@ -550,17 +554,23 @@ def _object(struct: pl.Expr, dtype: pl.Struct, names: Iterable[str]) -> pl.Expr:
     return pl.lit("{") + inner + pl.lit("}")
 
 
-def _value(value: pl.Expr, dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Expr | None:
-    """JSON text of a column's values, null where they are null; None for types without one."""
+def _value(
+    value: pl.Expr, dtype: pl.DataType | pl.datatypes.DataTypeClass, *, up: bool
+) -> pl.Expr | None:
+    """JSON text of a column's values, null where they are null; None for types without one. Times
+    have milliseconds, `up` or down.
+    """
     if isinstance(dtype, pl.Struct):
         if not dtype.fields:
             return None
-        text = _object(value, dtype, [f.name for f in dtype.fields])
+        text = _object(value, dtype, [f.name for f in dtype.fields], rounds_up=up)
         return pl.when(value.is_not_null()).then(text)
     if isinstance(dtype, pl.Datetime):
         zone = "Z" if dtype.time_zone is not None else ""
         utc = value.dt.convert_time_zone("UTC") if zone else value
-        return utc.dt.truncate("1ms").dt.strftime(f'"%Y-%m-%dT%H:%M:%S%.3f{zone}"')
+        below = utc.dt.truncate("1ms")
+        bound = pl.when(below < utc).then(below.dt.offset_by("1ms")).otherwise(below)
+        return (bound if up else below).dt.strftime(f'"%Y-%m-%dT%H:%M:%S%.3f{zone}"')
     if dtype == pl.Date:
         return value.dt.strftime('"%Y-%m-%d"')
     if dtype == pl.String:

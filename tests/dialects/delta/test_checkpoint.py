@@ -227,6 +227,26 @@ def test_metadata_of_nulls_is_one_row(made: Handmade) -> None:
     assert meta.schema.get("extra", pl.String) == pl.String
 
 
+@pytest.mark.parametrize(
+    ("value", "type_", "text"),
+    [
+        ([(1, "a")], pa.map_(pa.int32(), pa.string()), '{"odd":{"1":"a"}}'),
+        ([(b"\xff", "a")], pa.map_(pa.binary(), pa.string()), None),
+        (pa.scalar(3_000_000, pa.date32()), pa.date32(), '{"odd":"[10183-09-21]"}'),
+    ],
+    ids=["map of numbers", "map of bytes", "late date"],
+)
+def test_unknown_fields_of_any_type_do_not_stop_a_read(
+    made: Handmade, value: Any, type_: pa.DataType, text: str | None
+) -> None:
+    odd = pa.array([value], type_)
+    children = [pa.array(["a"]), pa.array([1]), odd]
+    table = pa.table({"add": pa.StructArray.from_arrays(children, ["path", "size", "odd"])})
+    pq.write_table(table, made.checkpoint(5, *META))
+    (found,) = files_of(made, ("path", "extra"), "add")["extra"]
+    assert text is None or found == text
+
+
 def test_unknown_fields_are_kept_in_extra(made: Handmade) -> None:
     def rows(path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"add": {"path": path, "size": 1, "deletionVector": None, "odd": None, **body}}

@@ -466,8 +466,18 @@ def _extra_of(column: pa.StructArray, kind: str) -> dict[int, dict[str, Any]]:
             inner = extra.setdefault(row, {})
             for name in path[1:-1]:
                 inner = inner.setdefault(name, {})
-            inner[path[-1]] = values[row].as_py(maps_as_pydicts="lossy")
+            inner[path[-1]] = _json_of(values.slice(row, 1))
     return extra
+
+
+def _json_of(one: pa.Array) -> orjson.Fragment:
+    """The value of an array of one, of any type; as text if Python or JSON has no such value."""
+    try:
+        value = one[0].as_py(maps_as_pydicts="lossy")
+        data = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError, OverflowError):  # bytes as keys; a date in the year 10000
+        data = orjson.dumps(one.to_string(skip_new_lines=True))
+    return orjson.Fragment(data)
 
 
 def _extra_column(parts: Sequence[Part]) -> pl.Series:
