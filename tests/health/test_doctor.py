@@ -282,8 +282,11 @@ def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path
     assert (measured.small_files, measured.small_total_bytes, measured.partitions) == (4, 40, 3)
 
 
-def test_zero_and_negative_zero_are_separate_partitions_in_the_report(tmp_path: Path) -> None:
-    lakelog.write(tmp_path, pl.DataFrame({"id": [1, 2], "part": [0.0, -0.0]}), partition_by="part")
+@pytest.mark.parametrize("name", ["part", "^part$", "*"])
+def test_zero_and_negative_zero_are_separate_partitions_in_the_report(
+    tmp_path: Path, name: str
+) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1, 2], name: [0.0, -0.0]}), partition_by=name)
     table = lakelog.open(tmp_path)
     measured = examined(table).measures
     assert (measured.partitions, measured.small_files) == (2, 0), "compact would not merge them"

@@ -184,7 +184,8 @@ def partition_texts(sizes: pl.DataFrame) -> list[pl.Series]:
 
 def partition_labels(sizes: pl.DataFrame) -> pl.Series:
     """The values of each row of `partition_sizes` as one text."""
-    texts = [f"{column.name}=" + column for column in partition_texts(sizes)]
+    # Without their names, which Polars may read as patterns.
+    texts = [f"{column.name}=" + column.alias("") for column in partition_texts(sizes)]
     return pl.select(pl.concat_str(texts, separator=", ").alias("partition")).to_series()
 
 
