@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -12,6 +17,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import lakelog
+from lakelog.errors import LakelogError
+from lakelog.storage import open_store
+from tests.handmade import Handmade, add, metadata, protocol
+from tests.hostile_names import VALUES, named_table, partitioned_table
 from tests.storage.backends import Backend
 from tests.storage.conftest import CLOUDS, BackendOf
 
@@ -120,3 +129,80 @@ def test_table_written_by_deltalake_is_read(
 def test_location_without_a_table_raises_table_not_found_error(backend: Backend) -> None:
     with pytest.raises(lakelog.TableNotFoundError):
         lakelog.open(backend.fresh(), storage_options=backend.options)
+
+
+class Requests(SimpleHTTPRequestHandler):
+    """Serves a folder; the log of requests is not printed."""
+
+    def log_message(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """The URL of a web server of the test's folder."""
+    handler = functools.partial(Requests, directory=str(tmp_path))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    with contextlib.closing(server.socket):
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_names_are_encoded_in_urls_and_decoded_in_listings_of_the_web(
+    tmp_path: Path, web: str
+) -> None:
+    here = partitioned_table(tmp_path / "values")
+    assert_frame_equal(
+        lakelog.open(f"{web}/values").to_polars().sort("x"), here.to_polars().sort("x")
+    )
+    assert here.to_polars().height == len(VALUES)
+    here = named_table(tmp_path / "names")
+    there = lakelog.open(f"{web}/names")
+    assert_frame_equal(there.to_polars().sort("x"), here.to_polars().sort("x"))
+    store, local = open_store(f"{web}/names"), open_store(tmp_path / "names")
+    found = [{e.name for batch in each.walk() for e in batch} for each in (store, local)]
+    assert found[0] == found[1]
+    odd = "x%41y.parquet"
+    entry = store.stat(odd)
+    assert entry is not None
+    assert entry.name == odd
+
+
+def test_path_of_the_log_that_is_encoded_twice_leads_to_no_other_folder_of_the_web(
+    tmp_path: Path, web: str
+) -> None:
+    private = lakelog.create(tmp_path / "private", {"x": pl.Int64}, upkeep=False)
+    private.append(pl.DataFrame({"x": [4242]}))
+    (path,) = private.snapshot().files().collect()["path"]
+    size = (tmp_path / "private" / path).stat().st_size
+    made = Handmade(tmp_path / "public/t")
+    made.commit(0, protocol(), metadata(), add(f"..%252F..%252Fprivate/{path}", size=size))
+    with pytest.raises(LakelogError):
+        lakelog.open(f"{web}/public/t").to_polars()
+
+
+def test_presigned_url_of_the_log_keeps_its_query(
+    tmp_path: Path, web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[str] = []
+    translate = Requests.translate_path
+
+    def recording(self: Requests, path: str) -> str:
+        targets.append(path)
+        return translate(self, path)
+
+    monkeypatch.setattr(Requests, "translate_path", recording)
+    rows = pl.DataFrame({"id": [7], "name": ["a"]})
+    rows.write_parquet(tmp_path / "a b%41.parquet")
+    size = (tmp_path / "a b%41.parquet").stat().st_size
+    made = Handmade(tmp_path / "t")
+    query = "sig=a%2Bb/c%3D&e=2026-01-01"
+    made.commit(0, protocol(), metadata(), add(f"{web}/a%20b%2541.parquet?{query}", size=size))
+    assert lakelog.open(made.root, allow_external=[web]).to_polars()["id"].to_list() == [7]
+    # The log has the URL decoded: the value of one parameter ends with =.
+    assert {target.replace("%3D", "=") for target in targets} == {
+        f"/a%20b%2541.parquet?{query}".replace("%3D", "=")
+    }

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar, cast
+from urllib.parse import quote, unquote
 
 from fsspec.asyn import sync
 
@@ -63,6 +64,7 @@ class FsspecStore:
         self._base = base.rstrip("/")
         self._root = root
         self._is_async = bool(getattr(filesystem, "async_impl", False) is True)
+        self._is_web = base.startswith(("http://", "https://"))
 
     @property
     def reads_in_flight(self) -> int:
@@ -76,7 +78,18 @@ class FsspecStore:
 
     def _absolute(self, path: str) -> str:
         require_contained(path, remote=True)
+        if self._is_web:
+            path = self._encoded(path)
         return f"{self._base}/{path}" if path else self._base
+
+    def _encoded(self, path: str) -> str:
+        """A name as a part of a URL."""
+        query = ""
+        if self._base.count("/") == 2:
+            # A whole server: names are from URLs in a log, which may be presigned.
+            path, mark, query = path.partition("?")
+            query = mark + quote(query, safe="/=&", errors="surrogateescape")
+        return quote(path, safe="/=", errors="surrogateescape") + query
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
         path = self._absolute(folder)
@@ -91,6 +104,8 @@ class FsspecStore:
             return []
         except Exception as cause:
             raise unavailable(folder, cause) from cause
+        if self._is_web:
+            return [{**info, "name": _decoded(str(info["name"]))} for info in found]
         return cast("list[dict[str, Any]]", found)
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
@@ -150,7 +165,9 @@ class FsspecStore:
             return None
         except Exception as cause:
             raise unavailable(path, cause) from cause
-        return None if info.get("type") == "directory" else _entry(info)
+        if info.get("type") == "directory":
+            return None
+        return _entry(info)._replace(name=path.rsplit("/", 1)[-1])
 
     def read(self, path: str) -> bytes:
         """The content of one file."""
@@ -326,6 +343,12 @@ def _errors(path: str) -> Iterator[None]:
         raise NotFoundError("the file was not found", path=path) from error
     except (Exception, CancelledError) as error:
         raise unavailable(path, error) from error
+
+
+def _decoded(url: str) -> str:
+    """The name at the end of a URL; the slash after that of a folder is kept."""
+    name = url.rstrip("/").rpartition("/")[2]
+    return unquote(name, errors="surrogateescape") + ("/" if url.endswith("/") else "")
 
 
 def _entry(info: dict[str, Any]) -> FileEntry:
