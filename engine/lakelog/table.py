@@ -357,8 +357,8 @@ class Table:
         """The history of one data file, commit by commit.
 
         Args:
-            path: The path as in the log, or percent-decoded; relative to the table, or below its
-                location.
+            path: The path as `files` returns it, which is percent-decoded; if the log does not have
+                that file, as in the log. Relative to the table, or below its location.
 
         Returns:
             One row per add or remove of the file in the existing commits, oldest first:

@@ -435,6 +435,25 @@ def test_path_may_be_given_decoded_or_encoded(made: Handmade, given: str) -> Non
     assert row["version"] == 0
 
 
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_names_that_differ_by_an_escape_are_two_files(made: Handmade, in_checkpoint: bool) -> None:
+    live, removed = "a%2520b", "a%20b"  # as the log writes the names a%20b and "a b"
+    made.start(add(live, 7))
+    made.commit(1, add(removed, 8))
+    made.commit(2, remove(removed))
+    if in_checkpoint:
+        made.checkpoint(0, protocol(), metadata(), add(live, 7))
+        made.forget(0)
+    log = made.context()
+    (own,) = file_history(log, "a%20b")
+    assert (own["actionType"], own["size"], own["vacuumAfter"]) == ("add", 7, None)
+    assert file_history(log, "a%2520b") == [own]
+    assert [(r["version"], r["actionType"]) for r in file_history(log, "a b")] == [
+        (1, "add"),
+        (2, "remove"),
+    ]
+
+
 def test_unknown_path_is_refused(made: Handmade) -> None:
     made.start(add("a"))
     with pytest.raises(NotFoundError, match="does not contain this file"):

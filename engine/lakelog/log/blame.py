@@ -43,21 +43,31 @@ def blame(
     names = _spellings(log, path)
     latest = LogSnapshot.open(log) if open_latest is None else open_latest()
     rows = with_stable_listing(log, lambda listing: _commits_of_file(log, listing, names))
-    if not rows.height:
-        rows = _in_checkpoint(latest, names)
-    if not rows.height:
+    if names[0] not in _paths(rows):
+        others = [name for name in names if name not in _paths(rows)]
+        rows = actions.concat([rows, _in_checkpoint(latest, others)])
+    name = next((name for name in names if name in _paths(rows)), None)
+    if name is None:
         raise NotFoundError(
             "the log does not contain this file",
             path=path,
             hint="use the path as `files` or `actions` returns it",
         )
-    return _with_vacuum_date(_actions_frame(log, rows), latest, names)
+    rows = _actions_frame(log, rows.filter(pl.col("path") == name))
+    return _with_vacuum_date(rows, latest, name)
 
 
 def _spellings(log: Log, path: str) -> list[str]:
+    """What the path may mean; the first that the log contains is used, because the name of a file
+    may contain an escape.
+    """
     root = log.table.rstrip("/") + "/"
     relative = path.removeprefix(root)
-    return sorted({path, relative, log.dialect.decode_path(relative)})
+    return list(dict.fromkeys((path, relative, log.dialect.decode_path(relative))))
+
+
+def _paths(rows: pl.DataFrame) -> set[str]:
+    return set(rows["path"].unique()) if rows.height else set()
 
 
 def _commits_of_file(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
@@ -99,10 +109,8 @@ def _actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_vacuum_date(
-    rows: pl.DataFrame, latest: LogSnapshot, names: Sequence[str]
-) -> pl.DataFrame:
-    live = find_files(latest, names, ("path",))
+def _with_vacuum_date(rows: pl.DataFrame, latest: LogSnapshot, name: str) -> pl.DataFrame:
+    live = find_files(latest, [name], ("path",))
     date: list[dt.datetime | None] = [None] * rows.height
     last = rows.row(rows.height - 1, named=True)
     if not live.height and last["actionType"] == "remove":
