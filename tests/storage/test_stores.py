@@ -16,6 +16,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import (
+    ExternalPathError,
     InvalidInputError,
     MissingDependencyError,
     NotFoundError,
@@ -144,6 +145,40 @@ def test_driver_error_raises_unavailable_error_with_its_cause(error: Exception) 
             call()
         assert refused.value.__cause__ is error
         assert refused.value.hint is not None
+
+
+class Decoding:
+    """A driver whose server decodes names; it returns the requested path."""
+
+    def cat_file(self, path: str) -> bytes:
+        return path.encode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "%2e%2e/x",
+        "..%2Fx",
+        "%2E.%2fx",
+        "..%5Cx",
+        "..\\x",
+        "a/..%2F..%2Fx",
+        "a%2F%2e%2e%2F%2e%2e%2Fx",
+    ],
+)
+def test_encoded_path_out_of_the_folder_is_refused_by_drivers_that_may_decode_it(
+    path: str,
+) -> None:
+    with pytest.raises(ExternalPathError):
+        FsspecStore(Decoding(), "host/t", "webdav://host/t").read(path)
+
+
+def test_encoded_separators_in_a_name_are_read() -> None:
+    store = FsspecStore(Decoding(), "host/t", "webdav://host/t")
+    # A partition value: a/../b is encoded by every writer.
+    for name in ("p=a%2F..%2Fb/x", "p=../x", "%2e%2ea", "a..%2Fb"):
+        assert store.read(name) == f"host/t/{name}".encode()
 
 
 def test_a_driver_without_refresh_has_its_cache_dropped() -> None:

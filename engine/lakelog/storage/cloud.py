@@ -118,6 +118,8 @@ class Cloud(Protocol):
 class CloudStore(FsspecStore):
     """A folder of an object store."""
 
+    _is_literal = True
+
     def __init__(self, filesystem: Any, base: str, root: str, cloud: Cloud) -> None:
         super().__init__(filesystem, base, root)
         self._cloud = cloud

@@ -59,6 +59,8 @@ _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class FsspecStore:
     """A folder of an fsspec filesystem, to read from."""
 
+    _is_literal = False  # whether names are never decoded; some drivers insert them into URLs
+
     def __init__(self, filesystem: Any, base: str, root: str) -> None:
         self._filesystem = filesystem
         self._base = base.rstrip("/")
@@ -77,7 +79,7 @@ class FsspecStore:
         return self._root
 
     def _absolute(self, path: str) -> str:
-        require_contained(path, remote=True)
+        require_contained(path, decoded=not (self._is_literal or self._is_web))
         if self._is_web:
             path = self._encoded(path)
         return f"{self._base}/{path}" if path else self._base
@@ -397,6 +399,7 @@ class MemoryStore(FsspecStore):
     """A folder of fsspec's memory filesystem. Its files exist until the process ends."""
 
     never_hangs = True
+    _is_literal = True
 
     @property
     def refusal(self) -> str | None:
