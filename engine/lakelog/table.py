@@ -289,9 +289,9 @@ class Table:
             timestamp if the latest metadata declare it valid, else the file's time, forced to
             increase), and fields of its commitInfo:
             ``operation``, ``operationParameters`` and ``operationMetrics`` (maps of String),
-            ``userName``, ``engineInfo``, ``isBlindAppend`` (Boolean), ``txnId``, and ``extra``, the
-            other fields as JSON. They are null for a commit without commitInfo, and for an
-            IndexTables state without a commit file.
+            ``userName``, ``userMetadata``, ``engineInfo``, ``isBlindAppend`` (Boolean), ``txnId``,
+            and ``extra``, the other fields and ``userMetadata`` as JSON. They are null for a commit
+            without commitInfo, and for an IndexTables state without a commit file.
 
         Raises:
             InvalidInputError: `limit` is negative.

@@ -57,6 +57,15 @@ def test_commits_are_listed_newest_first_with_their_commit_info(made: Handmade) 
         assert history(made.context(), limit)["version"].to_list() == [3, 2, 1, 0][:limit]
 
 
+def test_user_metadata_is_a_column_of_the_history(made: Handmade) -> None:
+    made.start()
+    made.commit(1, info("WRITE", userMetadata='why "é"', ticket="T-1"), add("a"))
+    made.commit(2, info("WRITE"), add("b"))
+    frame = history(made.context())
+    assert frame["userMetadata"].to_list() == [None, 'why "é"', None]
+    assert json.loads(frame["extra"][1]) == {"userMetadata": 'why "é"', "ticket": "T-1"}
+
+
 def test_limit_reads_no_older_commit(made: Handmade) -> None:
     filled(made)
     made.write(f"{0:020d}.json", b"damaged")

@@ -40,11 +40,14 @@ HISTORY_COLUMNS = (
     "operationParameters",
     "operationMetrics",
     "userName",
+    "userMetadata",
     "engineInfo",
     "isBlindAppend",
     "txnId",
     "extra",
 )
+"""Columns of the contract, and `userMetadata`, a field of `extra`."""
+
 _DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
 _CHUNK_BYTES = 64 << 20
 _TIME = pl.Datetime("ms", "UTC")
@@ -137,11 +140,14 @@ def history_of(
     `stamped_from` as `times_of`.
     """
     versions = _versions(listing)[:limit]
-    rows = log.dialect.decode_commit_infos(infos).unique("version", keep="first")
+    rows = actions.conform(
+        log.dialect.decode_commit_infos(infos).unique("version", keep="first"),
+        ("version", *(name for name in HISTORY_COLUMNS if name != "userMetadata")),
+    ).with_columns(userMetadata=pl.col("extra").str.json_path_match("$.userMetadata"))
     return (
         pl.DataFrame({"version": pl.Series(versions, dtype=pl.Int64)})
         .join(times_of(state_times(log, listing), infos, stamped_from), on="version", how="left")
-        .join(actions.conform(rows, ("version", *HISTORY_COLUMNS)), on="version", how="left")
+        .join(rows.select("version", *HISTORY_COLUMNS), on="version", how="left")
         .sort("version", descending=True)
         .with_columns(as_time("timestamp"))
     )

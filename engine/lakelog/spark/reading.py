@@ -115,7 +115,9 @@ def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
     if table == "history":
         own = (Field("version", Primitive("long")), Field("timestamp", Primitive("timestamp")))
         fields = {field.name: field for field in contract.load("actions").fields}
-        return contract.Struct((*own, *(fields[name] for name in HISTORY_COLUMNS)))
+        text = Primitive("string")
+        columns = (fields.get(name, Field(name, text)) for name in HISTORY_COLUMNS)
+        return contract.Struct((*own, *columns))
     assert snapshot is not None, "files and skips need a version"
     frame = snapshot.files() if table == "files" else snapshot.skips()
     return struct_of(frame.collect_schema())
