@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,6 +213,29 @@ def test_change_stream_follows_every_commit_from_its_start(tmp_path: Path) -> No
         rows.latestOffset(every.start, rows.getDefaultReadLimit())
     with pytest.raises(StreamMismatchError, match="another kind of stream"):
         every.reader.latestOffset(rows.initialOffset(), every.reader.getDefaultReadLimit())
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [("2026-01-01T00:00:02", 2), ("2026-01-01T00:00:02.000001", 3), ("2026-01-01T00:00:02.999", 3)],
+)
+def test_a_start_time_is_the_first_version_at_or_after_it_in_a_batch_and_in_a_stream(
+    tmp_path: Path, start: str, first: int
+) -> None:
+    made = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    for number in range(1, 4):
+        made.append(pl.DataFrame({"id": [number]}))
+    begin = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
+    for version in range(4):
+        commit = tmp_path / "t" / "_delta_log" / f"{version:020}.json"
+        os.utime(commit, (begin + version, begin + version))
+    given = {"path": str(tmp_path / "t"), "readChangeFeed": "true", "startingTimestamp": start}
+    options = parse_options(given, "read")
+    batch = reader_of(options, schema_of(options)[0], None, 1)
+    rows = [r for part in batch.partitions() for each in batch.read(part) for r in each.to_pylist()]
+    versions = sorted(row["_commit_version"] for row in rows)
+    assert versions == list(range(first, 4))
+    assert [row[-1] for row in Streamed(made, startingTimestamp=start).batch()] == versions
 
 
 def test_change_stream_without_a_start_begins_with_the_rows_as_inserts(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ OPTIONS = (
     _option("parallelism", _positive, "a number of tasks, at least 1", "read stream"),
     _option("startVersion", _count, "a version", "read", _BETWEEN),
     _option("endVersion", _count, "a version", "read", _BETWEEN),
-    _option("startTimestamp", to_ms, _TIME, "read", ("changes",)),
+    _option("startTimestamp", partial(to_ms, round_up=True), _TIME, "read", ("changes",)),
     _option("endTimestamp", to_ms, _TIME, "read", ("changes",)),
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("partitionBy", _names, "comma-separated names, or a JSON list of them", "write"),
