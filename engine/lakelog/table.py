@@ -1592,7 +1592,7 @@ class Table:
         The page needs no network and no other file. Each figure has its numbers as a table.
 
         Args:
-            path: The file on local disk; an existing one is replaced.
+            path: The file on local disk; an existing one is replaced when the page is complete.
             files: As `doctor`.
 
         Raises:

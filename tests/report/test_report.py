@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -222,6 +223,24 @@ def test_unwritable_report_raises_unavailable_error(tmp_path: Path) -> None:
         table.report(tmp_path / "missing" / "report.html")
     with pytest.raises(InvalidInputError, match="path of the report is invalid"):
         table.report("a\0b")
+
+
+def test_a_report_that_cannot_be_completed_leaves_the_earlier_one(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    page = tmp_path / "r" / "page.html"
+    page.parent.mkdir()
+    page.write_text("earlier")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(UnavailableError, match="cannot be written"):
+            table.report(page)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [(each.name, each.read_text()) for each in page.parent.iterdir()] == [
+        ("page.html", "earlier")
+    ]
+    assert table.report(page).size_bytes == page.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)

@@ -6,11 +6,9 @@ Polars and rich are imported when a command runs, so that help is fast.
 from __future__ import annotations
 
 import difflib
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -248,8 +246,10 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
                 raise BrokenPipeError from cause
             raise UnavailableError(f"the output cannot be written: {cause}") from cause
         return
+    from lakelog.storage.durable import replaced
+
     try:
-        with _replaced(output.to) as file:
+        with replaced(output.to) as file:
             yield file
     except LakelogError:
         raise
@@ -259,26 +259,3 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             path=output.to,
             hint="check the folder and its permissions",
         ) from cause
-
-
-@contextmanager
-def _replaced(path: str) -> Iterator[IO[bytes]]:
-    """A file that appears when it is complete; a pipe or a device is written directly."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            yield file
-        return
-    from lakelog.storage.durable import temporary_path
-
-    path = os.path.realpath(path)
-    temporary = temporary_path(os.path.dirname(path))
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-        if os.path.exists(path):
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -34,6 +34,7 @@ from lakelog.maintenance.retention_simulation import simulate
 from lakelog.model.durations import duration_text
 from lakelog.redaction import redact
 from lakelog.report import charts
+from lakelog.storage.durable import replaced
 from lakelog.version import __version__
 
 _MOST_ROWS = 100
@@ -78,7 +79,7 @@ def write_report(
     page = render(log, snapshot, health, sizes).encode()
     target = os.fspath(path)
     try:
-        with open(target, "wb") as file:
+        with replaced(target) as file:
             file.write(page)
     except OSError as cause:
         raise UnavailableError(

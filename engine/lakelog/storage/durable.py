@@ -21,8 +21,10 @@ import ctypes
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
+from typing import IO
 
 from lakelog.errors import (
     NotFoundError,
@@ -407,6 +409,24 @@ def _write_all(file: int, data: bytes | memoryview) -> None:
 def temporary_path(folder: str) -> str:
     """A new path in `folder`, whose name matches `TEMPORARY`."""
     return f"{folder}/.lakelog-{os.urandom(16).hex()}.tmp"
+
+
+@contextlib.contextmanager
+def replaced(path: str) -> Iterator[IO[bytes]]:
+    """A file of the user that appears when it is complete, without fsync; a pipe or a device is
+    written directly.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    path = os.path.realpath(path)
+    with _temporary(path) as temporary:
+        with open(temporary, "wb") as file:
+            yield file
+        if os.path.exists(path):
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
 
 
 @contextlib.contextmanager
