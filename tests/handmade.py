@@ -18,6 +18,9 @@ from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
+from lakelog.transaction.log_tail import LogTails
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.transaction import LogTransaction
 from tests.checkpoint_writer import FIELDS
 
 Action = dict[str, Any]
@@ -178,3 +181,14 @@ def _fit(body: Any, fields: Sequence[tuple[str, pa.DataType]]) -> Any:
     if fitted.get("format") is not None:
         fitted["format"] = {**fitted["format"], "options": []}
     return fitted
+
+
+def set_unchecked_metadata(table: Table, **changes: Any) -> None:
+    """Change the metadata as another engine, whose expressions lakelog does not check."""
+    runtime = Runtime()
+    tx = LogTransaction(table.log, LogTails(table.log, runtime), runtime)
+    if "schema" in changes:
+        tx.replace_rows()
+    tx.set_metadata(**changes)
+    tx.declare_constraints_hold()
+    tx.commit()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from lakelog.data.merge import Merge
     from lakelog.data.row_commit import SchemaMode, WriteReport
+    from lakelog.dialects.protocol_rules import TableConfiguration
     from lakelog.log.snapshot import LogSnapshot
 
 
@@ -167,6 +168,11 @@ class Transaction(LogTransaction):
         from lakelog.data.targets import with_row_counts
 
         return with_row_counts(snapshot, files, self._log.store)
+
+    def _check_rules(self, table: TableConfiguration) -> None:
+        from lakelog.data.row_rules import require_valid_rules
+
+        require_valid_rules(table, self._table)
 
     def _part(self, write: Callable[[], WriteReport]) -> WriteReport:
         """One call that writes rows; if it fails, the transaction has ended."""

@@ -27,6 +27,7 @@ from lakelog.errors import (
 from lakelog.model.contract import Field, Primitive, Struct
 from tests.concurrency import run_concurrently
 from tests.data.rows import data_files
+from tests.handmade import set_unchecked_metadata
 
 LONG, STRING, DATE = Primitive("long"), Primitive("string"), Primitive("date")
 TIMESTAMP, INTEGER = Primitive("timestamp"), Primitive("integer")
@@ -52,12 +53,9 @@ def new_table(path: Path, *fields: Field, by: tuple[str, ...] = (), **configurat
 
 
 def foreign_table(path: Path, *fields: Field, **configuration: str) -> Table:
-    """A table whose metadata another writer made: a transaction checks no expressions."""
+    """A table whose metadata another writer made, so that its expressions are not checked."""
     table = new_table(path, Field("id", LONG), Field("x", STRING))
-    with table.transaction() as tx:
-        tx.replace_rows()
-        tx.set_metadata(schema=Struct(fields), configuration=configuration)
-        tx.declare_constraints_hold()
+    set_unchecked_metadata(table, schema=Struct(fields), configuration=configuration)
     return table
 
 
@@ -244,9 +242,7 @@ def test_rows_are_deleted_from_a_table_whose_constraint_is_not_supported(tmp_pat
     for name, configuration in (("copy", {}), ("vectors", VECTORS)):
         table = lakelog.create(tmp_path / name, frame().schema, configuration=configuration)
         table.append(frame(*range(10)))
-        with table.transaction() as tx:
-            tx.set_metadata(configuration={"delta.constraints.c": "x RLIKE 'a'"})
-            tx.declare_constraints_hold()
+        set_unchecked_metadata(table, configuration={"delta.constraints.c": "x RLIKE 'a'"})
         table.delete("id > 4")
         assert len(rows(table)) == 5
         with pytest.raises(UnsupportedFeatureError, match="RegexpLike"):
@@ -740,6 +736,54 @@ def test_overwrite_of_the_schema_drops_rules_of_columns_and_keeps_constraints(
 
 
 # --- versions of the protocol --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"delta.generationExpression": "id +"}, "cannot be parsed"),
+        ({"delta.generationExpression": "missing"}, "missing"),
+        ({"CURRENT_DEFAULT": "1 +"}, "cannot be parsed"),
+        ({"delta.identity.start": 1}, "identity column 'g'"),
+        ({"delta.invariants": "g > 0"}, "cannot be read"),
+        ({"delta.generationExpression": "id", "CURRENT_DEFAULT": "1"}, "several sources"),
+    ],
+)
+def test_rules_that_create_refuses_are_refused_in_changes_of_the_metadata(
+    tmp_path: Path, metadata: dict[str, Any], reason: str
+) -> None:
+    added = Field("g", LONG, metadata=metadata)
+    refused = (InvalidInputError, UnsupportedFeatureError)
+    with pytest.raises(refused, match=reason):
+        new_table(tmp_path / "new", Field("id", LONG), added)
+    table = new_table(tmp_path / "t", Field("id", LONG))
+    with pytest.raises(refused, match=reason), table.transaction() as tx:
+        tx.set_metadata(schema=Struct((Field("id", LONG), added)))
+    with pytest.raises(refused, match=reason):
+        table.alter.add_columns(Struct((added,)))
+    assert table.version() == 0
+
+
+def test_constraint_of_a_transaction_is_checked_before_it_is_committed(tmp_path: Path) -> None:
+    table = new_table(tmp_path, Field("id", LONG))
+    tx = table.transaction()
+    tx.set_metadata(configuration={"delta.constraints.c": "id >"})
+    tx.declare_constraints_hold()
+    with pytest.raises(UnsupportedFeatureError, match="CHECK constraint 'c'"):
+        tx.commit()
+    assert table.version() == 0
+
+
+def test_rules_of_another_writer_do_not_prevent_changes_of_the_metadata(tmp_path: Path) -> None:
+    unknown = {"delta.generationExpression": "my_function(id)"}
+    fields = (Field("id", LONG), Field("g", LONG, metadata=unknown))
+    default = Field("d", LONG, metadata={"CURRENT_DEFAULT": "my_function()"})
+    table = foreign_table(tmp_path, *fields, default, **{"delta.columnMapping.mode": "name"})
+    table.alter.set_properties({"owner": "a"})
+    table.alter.add_columns({"more": pl.Int64})
+    table.alter.rename_column("d", "e")
+    table.alter.set_comment("about")
+    assert table.snapshot().schema.names == ("id", "g", "e", "more")
 
 
 @pytest.mark.parametrize("writer", [3, 4, 6, 7])

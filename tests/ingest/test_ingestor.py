@@ -28,6 +28,7 @@ from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
 from tests.concurrency import run_concurrently
+from tests.handmade import set_unchecked_metadata
 from tests.ingest.ingestors import SCHEMA, ids, quiet
 
 
@@ -388,9 +389,7 @@ def test_unsupported_table_raises_when_the_ingestor_is_opened(tmp_path: Path) ->
         quiet(other, tmp_path / "ingest")
     rule = {"delta.constraints.c": "id > rand()"}
     ruled = lakelog.create(tmp_path / "y", SCHEMA, upkeep=False)
-    with ruled.transaction() as tx:
-        tx.set_metadata(configuration=rule)
-        tx.declare_constraints_hold()
+    set_unchecked_metadata(ruled, configuration=rule)
     with pytest.raises(UnsupportedFeatureError, match="the CHECK constraint 'c'"):
         quiet(ruled, tmp_path / "ingest")
 

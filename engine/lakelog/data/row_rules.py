@@ -105,20 +105,18 @@ class RowRules:
     @cached_property
     def _expressions(self) -> Mapping[Rule, RowExpression]:
         """Every rule's expression; raises UnsupportedFeatureError for one that is not supported."""
-        types = {f.name: f.type for f in self.schema.fields}
-        found = {rule: self._translated(rule, _BOOLEAN) for rule in self.checks}
-        for rule in self.generated:
-            found[rule] = self._translated(rule, types[rule.column or ""])
-            self._require_determined(rule, found[rule])
-        return found
+        return {rule: self._translated(rule) for rule in (*self.checks, *self.generated)}
 
-    def _translated(self, rule: Rule, type_: contract.DataType) -> RowExpression:
+    def _translated(self, rule: Rule) -> RowExpression:
         from lakelog.data.row_expression import AmbiguousNameError, refusal, translate
         from lakelog.sql.values import UnsupportedExpressionError
 
+        is_generated = rule.feature == "generatedColumns"
+        field = self.schema.field(rule.column or "") if is_generated else None
+        type_ = _BOOLEAN if field is None else field.type
         hint = "write these rows with an engine that evaluates it; rows can be deleted here"
         try:
-            return translate(rule.text, self.schema, type_, self.now_us)
+            expression = translate(rule.text, self.schema, type_, self.now_us)
         except UnsupportedExpressionError as cause:
             if isinstance(cause, AmbiguousNameError):
                 hint = "write the column in backquotes, or the string in single quotes"
@@ -129,6 +127,9 @@ class RowRules:
                 found=rule.feature,
                 hint=hint,
             ) from cause
+        if is_generated:
+            self._require_determined(rule, expression)
+        return expression
 
     def _require_determined(self, rule: Rule, expression: RowExpression) -> None:
         """Refuse a generated column that columns which are not generated do not determine: an
@@ -155,7 +156,7 @@ class RowRules:
         found = []
         for rule in (*self.checks, *self.generated):
             try:
-                self._translated(rule, _BOOLEAN)
+                self._translated(rule)
             except UnsupportedFeatureError as error:
                 if isinstance(error.__cause__, AmbiguousNameError):
                     found.append(rule)
@@ -192,9 +193,13 @@ class RowRules:
             identities=tuple(each for each in self.identities if each.column not in columns),
         )
 
-    def require_supported(self) -> None:
-        """Refuse rules that cannot be evaluated."""
-        if self.checks or self.generated:
+    def require_supported(self, before: RowRules | None = None) -> None:
+        """Refuse rules that cannot be evaluated, unless the table had them before."""
+        if before is not None:
+            for rule in (*self.checks, *self.generated):
+                if rule not in (*before.checks, *before.generated):
+                    self._translated(rule)
+        elif self.checks or self.generated:
             assert self._expressions
 
     def require_insertable(self, given: Collection[str]) -> None:
@@ -408,19 +413,30 @@ def default_expression(column: contract.Field, now_us: int = 0) -> RowExpression
         ) from cause
 
 
-def require_valid_rules(table: TableConfiguration) -> None:
+def require_valid_rules(
+    table: TableConfiguration, before: TableConfiguration | None = None
+) -> None:
     """Refuse the rules of a new table or schema that are not valid, or under which lakelog could
-    not write rows.
+    not write rows; those that the table had `before`, another engine may have made.
 
     Source: Delta Lake, GeneratedColumn.validateGeneratedColumns, AbstractDeltaCatalog. Spark SQL,
     ResolveDefaultColumns.
     """
     if not table.dialect.has_rows:
         return
+    known = None
+    if before is not None:
+        try:
+            known = RowRules.of(before)
+        except (UnsupportedFeatureError, CorruptionError):  # of another engine
+            return
     try:
         rules = RowRules.of(table)
-        rules.require_supported()
+        rules.require_supported(known)
+        was = [] if known is None else [_sources(column) for column in known.schema.fields]
         for column in rules.schema.fields:
+            if _sources(column) in was:
+                continue
             _require_one_source(column, table.metadata.partition_columns)
             if column.metadata.get(contract.CURRENT_DEFAULT) is not None:
                 default_value(column, rules.now_us)
@@ -441,6 +457,12 @@ def require_valid_rules(table: TableConfiguration) -> None:
         raise InvalidInputError(
             cause.message, column=cause.column, expected=cause.expected, found=cause.found
         ) from cause
+
+
+def _sources(column: contract.Field) -> tuple[contract.DataType, dict[str, object]]:
+    """What `require_valid_rules` checks of a column, also if it was renamed."""
+    keys = (GENERATION, contract.CURRENT_DEFAULT, IDENTITY_START, _STEP, _EXPLICIT)
+    return column.type, {key: column.metadata[key] for key in keys if key in column.metadata}
 
 
 def _require_one_source(column: contract.Field, partition_columns: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.display import Displayed
 from lakelog.errors import (
     InvalidInputError,
@@ -339,6 +340,9 @@ class LogTransaction(Displayed):
         del snapshot
         return files
 
+    def _check_rules(self, table: TableConfiguration) -> None:
+        """Refuse rules of rows that are new and not valid; here none, as they are unknown."""
+
     def remove_clustering(self) -> None:
         """Remove the clustering of a table whose rows are all replaced, if it is clustered."""
         if restoring.clustering_of(self.snapshot) is not None:
@@ -360,7 +364,7 @@ class LogTransaction(Displayed):
         """Change the metadata; arguments that are not given keep their values.
 
         The protocol is upgraded if the new metadata needs features (`delta.feature.<name>` adds
-        one by name).
+        one by name). Rules of rows that are new are checked on commit, as by `lakelog.create`.
 
         Args:
             table: A table of one row with the protocol's fields, instead of the other arguments.
@@ -552,6 +556,8 @@ class LogTransaction(Displayed):
             # The new columns are valid only if there are no other files.
             pending = replace(pending, reads=replace(reads, whole_table=True))
         self._check(pending)
+        if table != self._table and not self._restored:
+            self._check_rules(table)
         pending = replace(pending, texts=self._texts_of(files))
         inferred = operations.infer(files, meta, self._metadata, table.metadata, table.protocol)
         adds_only = not files.height or bool((files["actionType"] == "add").all())
