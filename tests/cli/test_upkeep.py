@@ -14,6 +14,7 @@ import pytest
 import lakelog as engine
 from lakelog.cli.watch import Meter, progress
 from lakelog.errors import UnavailableError
+from lakelog.storage.base import Deleted
 from lakelog.storage.local import LocalStore
 from tests.cli.conftest import wait_for
 from tests.cli.test_tables import ANSI, on_a_terminal
@@ -174,10 +175,10 @@ def test_retention_shorter_than_the_tables_is_refused(lakelog: Any, orders: Path
 def test_files_that_cannot_be_deleted_are_reported(
     lakelog: Any, orders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_self: LocalStore, paths: list[str]) -> list[UnavailableError]:
-        return [UnavailableError("the disk refuses", path=path) for path in paths]
+    def refuse(_self: LocalStore, paths: list[str]) -> Deleted:
+        return Deleted([UnavailableError("the disk refuses", path=path) for path in paths])
 
-    monkeypatch.setattr(LocalStore, "delete_many", refuse)
+    monkeypatch.setattr(LocalStore, "delete_existing", refuse)
     outcome = lakelog("cleanup", orders, "--apply")
     assert outcome.code == 1
     assert "not deleted: _delta_log/" in outcome.errors
