@@ -151,6 +151,14 @@ def test_info_shows_the_facts(lakelog: Any, table: str) -> None:
         assert re.search(f"^{fact}", text, re.MULTILINE), fact
 
 
+def test_info_shows_the_types_inside_nested_columns(lakelog: Any, tmp_path: Path) -> None:
+    nested = {"l": pl.List(pl.Int64), "s": pl.Struct({"a": pl.List(pl.Date)})}
+    engine.create(tmp_path / "t", nested, upkeep=False)
+    assert "l array<long>, s struct<a:array<date>>" in lakelog("info", tmp_path / "t").text
+    (facts,) = json.loads(lakelog("info", tmp_path / "t", "--output", "json").text)
+    assert facts["columns"][0] == {"name": "l", "type": "array<long>"}
+
+
 def test_info_of_an_indextables_table(lakelog: Any, corpus: Path) -> None:
     text = lakelog("info", corpus / "indextables" / "16_with_skip_actions").text
     assert re.search(r"^format +indextables", text, re.MULTILINE)

@@ -150,7 +150,7 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
         "name": metadata.name,
         "description": metadata.description,
         "created": utc_time(metadata.created_time),
-        "columns": [{"name": f.name, "type": contract.type_name(f.type)} for f in schema],
+        "columns": [{"name": f.name, "type": contract.type_text(f.type)} for f in schema],
         "partitionColumns": list(metadata.partition_columns),
         "configuration": dict(metadata.configuration),
         "minReaderVersion": protocol.min_reader_version,

@@ -98,7 +98,7 @@ class ConvertReport(Displayed):
             ("files", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
             ("rows", f"{self.num_rows:,}"),
             ("other files", f"{self.num_other_files:,}"),
-            ("columns", ", ".join(f"{f.name} {contract.type_name(f.type)}" for f in columns)),
+            ("columns", ", ".join(f"{f.name} {contract.type_text(f.type)}" for f in columns)),
             ("partitioned by", ", ".join(self.partition_by) or "no column"),
         ]
 
