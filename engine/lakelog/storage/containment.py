@@ -29,7 +29,8 @@ Allowed: TypeAlias = bool | str | os.PathLike[str] | Sequence[str | os.PathLike[
 """Type of ``allow_external`` of `lakelog.open`."""
 
 _SEPARATORS = re.compile(r"[/\\]" if os.name == "nt" else "/")
-_ENCODED = re.compile(r"\\|%5c|%2f|%2e", re.IGNORECASE)
+_ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
+_ENCODED_SEPARATOR = re.compile(r"\\|%5c|%2f", re.IGNORECASE)
 _OWN_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _HINT = (
     "if you trust the location, pass lakelog.open(…, allow_external=[…]) with its URL "
@@ -237,12 +238,13 @@ def _normalised(path: str) -> str:
     return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path).strip("/")
 
 
-def require_contained(path: str, *, decoded: bool = False) -> None:
+def require_contained(path: str, *, remote: bool = False, decoded: bool = False) -> None:
     """Raise for a path with a part ``..``, and if `decoded` for one that leads out of its folder
     on a server that decodes it once more.
     """
-    has_dots = ".." in path and ".." in _SEPARATORS.split(path)
-    if has_dots or (decoded and _leads_out(path)):
+    text = _ENCODED_DOT.sub(".", path) if remote and "%" in path else path
+    has_dots = ".." in text and ".." in _SEPARATORS.split(text)
+    if has_dots or (decoded and _leads_out(text)):
         raise ExternalPathError(
             "a path has a part '..', which leads out of the table's folder; it was not opened",
             path=path,
@@ -259,9 +261,8 @@ def require_contained(path: str, *, decoded: bool = False) -> None:
 
 
 def _leads_out(path: str) -> bool:
-    text = _ENCODED.sub(lambda found: "." if found[0].lower() == "%2e" else "/", path)
     depth = 0
-    for part in text.split("/") if ".." in text else ():
+    for part in _ENCODED_SEPARATOR.sub("/", path).split("/") if ".." in path else ():
         depth += -1 if part == ".." else part not in {"", "."}
         if depth < 0:
             return True

@@ -79,7 +79,7 @@ class FsspecStore:
         return self._root
 
     def _absolute(self, path: str) -> str:
-        require_contained(path, decoded=not (self._is_literal or self._is_web))
+        require_contained(path, remote=True, decoded=not (self._is_literal or self._is_web))
         if self._is_web:
             path = self._encoded(path)
         return f"{self._base}/{path}" if path else self._base
