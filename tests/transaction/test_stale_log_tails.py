@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from lakelog.storage import open_store
 from lakelog.transaction import log_tail
 from lakelog.transaction.runtime import Runtime
 from tests import checkpoint_writer
+from tests.concurrency import run_concurrently
 from tests.model import replay
 from tests.transaction.tables import append, paths
 
@@ -132,3 +135,24 @@ def test_writer_keeps_a_bounded_number_of_log_tails(
     assert paths(lakelog.open(where)) == [f"f{number:02}" for number in range(12)]
     with table.transaction() as tx:
         assert tx.snapshot.files().collect().height == 12
+
+
+def test_threads_share_a_log_tail(where: str) -> None:
+    table = lakelog.open(where, upkeep=False)
+    tails = log_tail.LogTails(table.log, Runtime())
+    tails.latest()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(150):
+            with table.transaction(app_id="a", app_version=number) as tx:
+                tx.add(path=f"f{number}", size=1)
+            tail = tails.latest()
+            by_meta, by_snapshot = (
+                partial(getattr, tail, "meta"),
+                partial(getattr, tail, "snapshot"),
+            )
+            found = run_concurrently(*[by_meta, by_snapshot] * 3)
+            assert [each.version for each in found[1::2]] == [number + 1] * 3
+    finally:
+        sys.setswitchinterval(interval)

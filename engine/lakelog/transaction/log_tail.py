@@ -42,7 +42,6 @@ from lakelog.log.context import Log
 from lakelog.log.opening import extend_state
 from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.log.state import State
 from lakelog.model.metadata import last_metadata, last_protocol
 from lakelog.storage.base import FileEntry
 from lakelog.storage.bounded import on_local_disk
@@ -75,8 +74,10 @@ class LogTail:
         step: CommitEffect | None,
     ) -> None:
         self.log = log
-        self._snapshot = snapshot
-        self._older = older
+        source = older if snapshot is None else snapshot
+        assert source is not None
+        # One attribute, because threads share a log tail: its snapshot, or the log tail before it.
+        self._source: LogSnapshot | LogTail = source
         self._step = step
         if snapshot is not None:
             self.version = snapshot.version
@@ -136,8 +137,7 @@ class LogTail:
         """The commitInfo of its own commit, if that was read before."""
         if self._step is not None:
             return self._step.info
-        assert self._snapshot is not None
-        return self._snapshot.read_state(lambda state: state.decoded_commit_info)
+        return self.snapshot.read_state(lambda state: state.decoded_commit_info)
 
     @cached_property
     def table(self) -> TableConfiguration:
@@ -148,15 +148,14 @@ class LogTail:
     def meta(self) -> pl.DataFrame:
         """Reconciled non-file actions, including removed domains."""
         parts: list[pl.DataFrame] = []
-        tail = self
-        while "meta" not in tail.__dict__ and tail._snapshot is None:
-            assert tail._older is not None
+        tail, source = self, self._source
+        while "meta" not in tail.__dict__ and isinstance(source, LogTail):
             assert tail._step is not None
             if tail._step.meta.height:
                 parts.append(tail._step.meta)
-            tail = tail._older
-        if "meta" not in tail.__dict__ and (snapshot := tail._snapshot) is not None:  # noqa: SLF001 - its own kind
-            below = snapshot.read_state(lambda state: state.meta)
+            tail, source = source, source._source  # noqa: SLF001 - its own kind
+        if "meta" not in tail.__dict__ and isinstance(source, LogSnapshot):
+            below = source.read_state(lambda state: state.meta)
         else:
             below = tail.__dict__["meta"]
         return reconcile_meta([below, *reversed(parts)]) if parts else below
@@ -167,30 +166,24 @@ class LogTail:
         if self._step is not None:
             info = self._step.info
         else:
-            assert self._snapshot is not None
-            info = self._snapshot.read_state(lambda state: state.last_commit_info)
+            info = self.snapshot.read_state(lambda state: state.last_commit_info)
         return in_commit_timestamp(info) if info is not None else None
 
     @property
     def snapshot(self) -> LogSnapshot:
         """The version as a snapshot; reads commits on demand."""
-        if self._snapshot is None:
-            commits: list[CommitFile] = []
-            tail: LogTail = self
-            while tail._snapshot is None:
-                assert tail._step is not None
-                assert tail._older is not None
-                commits.append(tail._step.commit)
-                tail = tail._older
-            commits.reverse()
-            below: LogSnapshot = tail._snapshot  # noqa: SLF001 - its own kind
-
-            def extend(state: State) -> State:
-                return extend_state(state, commits)
-
-            self._snapshot = LogSnapshot(below.read_state(extend))
-            self._older = None  # the warnings of the older snapshot are included
-        return self._snapshot
+        tail, source = self, self._source
+        if isinstance(source, LogSnapshot):
+            return source
+        commits: list[CommitFile] = []
+        while isinstance(source, LogTail):
+            assert tail._step is not None
+            commits.append(tail._step.commit)
+            tail, source = source, source._source  # noqa: SLF001 - its own kind
+        commits.reverse()
+        # The warnings of the older snapshot are included, so it is not needed any longer.
+        self._source = LogSnapshot(source.read_state(lambda state: extend_state(state, commits)))
+        return self._source
 
 
 def commits_after(log: Log, tail: LogTail, *, confirmed: bool) -> list[CommitFile] | None:
