@@ -7,12 +7,14 @@ import gc
 import types
 import zipfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import adlfs
 import aiohttp
 import fsspec
 import gcsfs
+import polars as pl
 import pytest
 from azure.core.exceptions import (
     ClientAuthenticationError,
@@ -26,6 +28,7 @@ from gcsfs.retry import HttpError
 from google.auth.exceptions import RefreshError
 from requests.exceptions import ProxyError
 
+import lakelog
 from lakelog.errors import OutcomeUnknownError, UnavailableError, UnsupportedStoreError
 from lakelog.storage import azure, gcs, open_store, s3
 from lakelog.storage import conditional as conditional_module
@@ -397,6 +400,17 @@ def test_read_only_store_can_be_walked(tmp_path: Any) -> None:
     assert found == {"a": 3, "log/1": 7, "log/deep/2": 12}
     assert [e.name for batch in store.walk("log/deep") for e in batch] == ["2"]
     assert list(store.walk("nowhere")) == []
+
+
+@pytest.mark.parametrize("name", ["", "t"])
+def test_table_in_an_archive_is_read(tmp_path: Any, name: str) -> None:
+    lakelog.write(tmp_path / "t", pl.DataFrame({"x": [1]}))
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        for path in (tmp_path / "t").rglob("*"):
+            archive.write(path, Path(name) / path.relative_to(tmp_path / "t"))
+    assert lakelog.open(f"zip://{name}::{tmp_path}/t.zip").to_polars().rows() == [(1,)]
+    (files,) = open_store(f"zip://{name}::{tmp_path}/t.zip").walk("_delta_log")
+    assert [file.name for file in files] == [f"{0:020d}.json"]
 
 
 def test_damaged_file_of_an_archive_raises_unavailable_error(tmp_path: Any) -> None:

@@ -121,9 +121,9 @@ class CloudStore(FsspecStore):
     _is_literal = True
 
     def __init__(self, filesystem: Any, base: str, root: str, cloud: Cloud) -> None:
+        base = base.strip("/")
         super().__init__(filesystem, base, root)
         self._cloud = cloud
-        self._base = base = self._base.lstrip("/")
         # The ARN of an access point has slashes, and the driver knows where it ends.
         is_arn = base.startswith("arn:")
         self._bucket = filesystem.split_path(f"{base}/-")[0] if is_arn else base.partition("/")[0]

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote, unquote
 
@@ -64,6 +64,7 @@ class FsspecStore:
     def __init__(self, filesystem: Any, base: str, root: str) -> None:
         self._filesystem = filesystem
         self._base = base.rstrip("/")
+        self._below = f"{self._base}/" if base else ""  # the root of an archive has no slash
         self._root = root
         self._is_async = bool(getattr(filesystem, "async_impl", False) is True)
         self._is_web = base.startswith(("http://", "https://"))
@@ -82,7 +83,7 @@ class FsspecStore:
         require_contained(path, remote=True, decoded=not (self._is_literal or self._is_web))
         if self._is_web:
             path = self._encoded(path)
-        return f"{self._base}/{path}" if path else self._base
+        return f"{self._below}{path}" if path else self._base
 
     def _encoded(self, path: str) -> str:
         """A name as a part of a URL."""
@@ -106,6 +107,8 @@ class FsspecStore:
             return []
         except Exception as cause:
             raise unavailable(folder, cause) from cause
+        # For a file, drivers return the file.
+        found = [info for info in found if str(info["name"]).strip("/") != path.strip("/")]
         if self._is_web:
             return [{**info, "name": _decoded(str(info["name"]))} for info in found]
         return cast("list[dict[str, Any]]", found)
@@ -332,6 +335,12 @@ class _DriverFile(FileWrapper):
     def seek(self, offset: int, whence: int = 0, /) -> int:
         with _errors(self._path):
             return super().seek(offset, whence)
+
+    def close(self) -> None:
+        if not self.closed:
+            with suppress(Exception):  # nothing depends on it, and some drivers' readers fail
+                self._file.close()
+        io.RawIOBase.close(self)
 
 
 @contextmanager

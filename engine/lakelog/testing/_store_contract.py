@@ -461,6 +461,15 @@ class StoreContract:
         assert store.list_from("nowhere", "5") == []
         assert store.list_folders("nowhere") == []
 
+    def test_listing_of_a_file_as_a_folder_is_empty(self) -> None:
+        """Nothing is in a folder with the path of a file."""
+        store = self.make_store()
+        store.put("log/a", b"a")
+        assert store.list_from("log/a") == []
+        assert store.list_folders("log/a") == []
+        assert store.has_folders(["log/a", "log"]) == [False, True]
+        assert list(store.walk("log/a")) == []
+
     def test_listing_of_several_pages_is_complete_from_any_start(self) -> None:
         store = self.make_store()
         page, many = self.page_names, self._many_names
