@@ -21,8 +21,8 @@ from lakelog.errors import (
     InvalidInputError,
     LogLockedError,
     LogPoisonedError,
+    NotFoundError,
     OutcomeUnknownError,
-    UnavailableError,
 )
 from lakelog.keyed import KeyedStore
 from lakelog.wal.disk import LocalDisk
@@ -102,6 +102,21 @@ def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, ki
         with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
             write(folder)
     assert not (folder / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("kind", [WriteAheadLog, KeyedStore])
+def test_file_instead_of_a_directory_is_an_incorrect_call(tmp_path: Path, kind: Any) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    for directory in (file, file / "deep" / "log"):
+        for read_only in (False, True):
+            with pytest.raises(InvalidInputError, match="the location is a file") as refused:
+                kind(directory, read_only=read_only)
+            assert refused.value.path == str(file)
+    with pytest.raises(NotFoundError) as missing:
+        kind(tmp_path / "none", read_only=True)
+    assert "without read_only a new" in str(missing.value.hint)
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_log_keeps_its_directory_after_chdir(
@@ -194,15 +209,6 @@ def test_url_is_refused_and_no_directory_is_created(
         with pytest.raises(InvalidInputError, match="local disk"):
             kind(address, read_only=read_only)
     assert not list(tmp_path.iterdir())
-
-
-def test_file_in_place_of_a_directory_raises_unavailable_error(tmp_path: Path) -> None:
-    place = tmp_path / "log"
-    place.write_text("no log")
-    for directory in (place, place / "below"):
-        with pytest.raises(UnavailableError, match="Not a directory"):
-            WriteAheadLog(directory)
-    assert place.read_text() == "no log"
 
 
 def test_sync_mode_can_be_a_positional_argument(tmp_path: Path) -> None:

@@ -91,7 +91,11 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
             hint=_RESTORE,
         )
     if read_only:
-        raise NotFoundError("keyed store not found", path=directory)
+        raise NotFoundError(
+            "keyed store not found",
+            path=directory,
+            hint="pass the directory of a keyed store; without read_only a new one is created",
+        )
 
 
 def read_view(directory: StoreDirectory, log: WriteAheadLog) -> View:

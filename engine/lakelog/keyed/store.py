@@ -130,7 +130,7 @@ class KeyedStore(Closing):
         disk: The filesystem; None is the operating system's.
 
     Raises:
-        InvalidInputError: The directory is inside a table, or contains another log.
+        InvalidInputError: The directory is a file, inside a table, or contains another log.
         CorruptionError: Log, manifest and files contradict each other, or one is damaged.
         LogLockedError: Another process writes to the store.
         NotFoundError: `read_only`, and the store does not exist.

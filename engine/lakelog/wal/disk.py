@@ -116,7 +116,7 @@ class Access:
 
 
 def local_directory(directory: str | os.PathLike[str]) -> str:
-    """The absolute path of a local directory."""
+    """The absolute path of a local directory, which may not exist yet."""
     require_path("directory", directory)
     name = os.fsdecode(directory)
     if _ADDRESS.match(name) or "\0" in name or not is_unicode(name):
@@ -125,7 +125,18 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
             expected="the path of a directory",
             found=repr(name),
         )
-    return os.path.abspath(name)
+    path = above = os.path.abspath(name)
+    while not os.path.lexists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    if os.path.isfile(above):
+        raise InvalidInputError(
+            "the location is a file",
+            path=above,
+            expected="a directory, or a path where one can be created",
+            found="a file",
+            hint="pass the directory of the log or the store",
+        )
+    return path
 
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -133,7 +144,12 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @contextlib.contextmanager
 def disk_errors(
-    message: str, path: str, *, hint: str | None = None, missing: str | None = None
+    message: str,
+    path: str,
+    *,
+    hint: str | None = None,
+    missing: str | None = None,
+    missing_hint: str | None = None,
 ) -> Iterator[None]:
     """Convert errors of the operating system to lakelog's; pass lakelog's through."""
     try:
@@ -143,7 +159,7 @@ def disk_errors(
     except OSError as cause:
         where = cause.filename if isinstance(cause.filename, str) else path
         if missing is not None and isinstance(cause, FileNotFoundError | NotADirectoryError):
-            raise NotFoundError(missing, path=where) from cause
+            raise NotFoundError(missing, path=where, hint=missing_hint) from cause
         raise UnavailableError(
             f"{message}: {cause.strerror or cause}", path=where, hint=hint
         ) from cause

@@ -63,6 +63,12 @@ BATCH_APPENDS = 100
 """Default number of appends per fsync with ``sync="batch"``."""
 
 
+_MISSING = (
+    "pass the directory of a log, of a keyed store or an Ingestor its folder wal; without "
+    "read_only a new log is created"
+)
+
+
 @dataclass(frozen=True)
 class TruncateReport(Displayed):
     """Result of a truncation.
@@ -109,7 +115,8 @@ class WriteAheadLog(Closing):
         new_id: 16 bytes that identify the log.
 
     Raises:
-        InvalidInputError: The directory is inside a table, or one of a keyed store or an Ingestor.
+        InvalidInputError: The directory is a file, inside a table, or one of a keyed store or an
+            Ingestor.
         LogLockedError: Another writer has locked the log.
         WalCorruptionError: The log is damaged, and ``strict`` is true. Nothing was changed.
         NotFoundError: The log does not exist, and `missing_ok` is false.
@@ -169,7 +176,9 @@ class WriteAheadLog(Closing):
             if read_only:
                 found = self._survey(MAX_SEQ if strict else 0)
                 if not found.live and found.damage is None and not missing_ok:
-                    raise NotFoundError("write-ahead log not found", path=self._directory)
+                    raise NotFoundError(
+                        "write-ahead log not found", path=self._directory, hint=_MISSING
+                    )
                 return
             require_outside_tables(self._directory, "write-ahead log")
             require_own_directory(self._disk, self._directory)
@@ -443,6 +452,7 @@ class WriteAheadLog(Closing):
             "the write-ahead log cannot be opened or read",
             self._directory,
             missing="write-ahead log not found" if may_be_missing else None,
+            missing_hint=_MISSING,
         )
 
     def _writer(self) -> Writer:
