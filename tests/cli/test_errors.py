@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import lakelog as engine
@@ -25,11 +26,22 @@ def fail_with(error: BaseException) -> Any:
 def test_a_missing_table_is_refused_with_a_hint(lakelog: Any, tmp_path: Path) -> None:
     outcome = lakelog("info", tmp_path)
     assert (outcome.code, outcome.raw) == (1, b"")
-    assert outcome.errors.startswith("lakelog: log folder not found\n")
+    assert outcome.errors.startswith("lakelog: the folder does not exist or is empty\n")
     assert "table_not_found" in outcome.errors
     assert "_delta_log or _transaction_log" in outcome.errors
     assert "Next: pass the table's own folder" in outcome.errors
     assert "Traceback" not in outcome.errors
+
+
+def test_folder_of_parquet_files_without_a_log_is_referred_to_convert(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "day=1").mkdir()
+    pl.DataFrame({"id": [1]}).write_parquet(tmp_path / "day=1" / "a.parquet")
+    outcome = lakelog("info", tmp_path)
+    assert outcome.errors.startswith("lakelog: log folder not found\n")
+    assert "Parquet files without a log" in outcome.errors
+    assert "lakelog convert" in outcome.errors
 
 
 def test_control_characters_in_a_path_are_escaped_in_errors(lakelog: Any, tmp_path: Path) -> None:
@@ -110,7 +122,7 @@ def test_debug_shows_the_traceback(lakelog: Any, tmp_path: Path, words: tuple[st
     outcome = lakelog(*(tmp_path if word == "X" else word for word in words))
     assert outcome.code == 1
     assert "Traceback (most recent call last)" in outcome.errors
-    assert "lakelog: log folder not found" in outcome.errors
+    assert "lakelog: the folder does not exist or is empty" in outcome.errors
 
 
 def test_unexpected_error_is_short_and_refers_to_debug(

@@ -106,7 +106,7 @@ def test_a_missing_table_is_reported_before_a_session_starts(
     file = tmp_path / "pipeline.toml"
     file.write_text(TOML.format(path=tmp_path / "missing"))
     outcome = lakelog("spark", "run", file)
-    assert (outcome.code, "log folder not found" in outcome.errors) == (1, True)
+    assert (outcome.code, "the folder does not exist or is empty" in outcome.errors) == (1, True)
     pipeline = Pipeline.from_toml(file)
     with pytest.raises(TableNotFoundError):
         pipeline.run()

@@ -5,11 +5,12 @@ Register your own dialect once, before its tables are opened: `register` (MyDial
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_folders import FOLDERS
-from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.errors import InvalidInputError, LakelogError, TableNotFoundError
 from lakelog.storage import LogStore
 
 _LOADED: dict[str, Dialect] = {}
@@ -60,12 +61,7 @@ def detect_dialect(store: LogStore) -> Dialect:
     there = store.has_folders([*folders.values()])
     found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
     if not found:
-        raise TableNotFoundError(
-            "log folder not found",
-            path=store.root,
-            expected=" or ".join(folders.values()),
-            hint="pass the table's own folder; lakelog.create creates a table",
-        )
+        raise _not_found(store, " or ".join(folders.values()))
     if len(found) > 1:
         raise InvalidInputError(
             "the location contains logs of two dialects",
@@ -74,6 +70,29 @@ def detect_dialect(store: LogStore) -> Dialect:
             hint="move one of them to another location",
         )
     return named(found[0])
+
+
+def _not_found(store: LogStore, expected: str) -> TableNotFoundError:
+    """The error for a location without a log: files without one, or nothing."""
+    names: list[str] = []
+    with suppress(LakelogError):  # the missing log is the error
+        names = [entry.name for entry in next(iter(store.walk()), [])]
+    found, hint = None, _OTHER_FOLDER
+    if any(name.endswith(".parquet") for name in names):
+        found = "Parquet files without a log"
+        hint = "lakelog.convert, or the command lakelog convert, makes a table of these files"
+    return TableNotFoundError(
+        "log folder not found" if names else "the folder does not exist or is empty",
+        path=store.root,
+        expected=expected,
+        found=found,
+        hint=hint,
+    )
+
+
+_OTHER_FOLDER = (
+    "pass the table's own folder; in Python, lakelog.create and lakelog.write make a table"
+)
 
 
 def without_log_folder(location: str) -> str:
