@@ -240,7 +240,7 @@ def test_store_options_of_the_table_are_not_passed_to_other_stores(
     assert "of-the-table" not in str(refused.value)
     calls: list[tuple[str, object]] = []
 
-    def opened(place: str, options: object = None) -> Any:
+    def opened(place: str, options: object, *_: object) -> Any:
         calls.append((place, options))
         return open_store("memory://contained")
 

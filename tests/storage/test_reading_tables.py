@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import lakelog
-from lakelog.errors import LakelogError
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import read_files
+from lakelog.errors import LakelogError, ReadTimeoutError
 from lakelog.storage import open_store
 from tests.handmade import Handmade, add, metadata, protocol
 from tests.hostile_names import VALUES, named_table, partitioned_table
@@ -206,3 +209,30 @@ def test_presigned_url_of_the_log_keeps_its_query(
     assert {target.replace("%3D", "=") for target in targets} == {
         f"/a%20b%2541.parquet?{query}".replace("%3D", "=")
     }
+
+
+def test_time_out_of_the_caller_applies_to_files_of_other_stores(
+    tmp_path: Path, web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pl.DataFrame({"id": [7], "name": ["a"]})
+    rows.write_parquet(tmp_path / "x.parquet")
+    size = (tmp_path / "x.parquet").stat().st_size
+    made = Handmade(tmp_path / "t")
+    made.commit(0, protocol(), metadata(), add(f"{web}/x.parquet", size=size))
+    table = lakelog.open(made.root, allow_external=[web], read_timeout=0.3)
+    files = table.snapshot().files().collect()
+    plan = pickle.loads(pickle.dumps(ReadPlan.of(table.snapshot())))
+    answer = threading.Event()
+    get = Requests.do_GET
+
+    def waiting(self: Requests) -> None:
+        answer.wait()
+        get(self)
+
+    monkeypatch.setattr(Requests, "do_GET", waiting)
+    try:
+        for read in (table.to_polars, lambda: list(read_files(plan, files))):
+            with pytest.raises(ReadTimeoutError, match=r"0\.3 s"):
+                read()
+    finally:
+        answer.set()

@@ -22,6 +22,7 @@ from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
+from lakelog.storage.bounded import DEFAULT_LIMITS, ReadLimits, limits_of
 from lakelog.storage.containment import NOTHING, External, Reach
 from lakelog.transaction.row_tracking import MATERIALIZED
 
@@ -62,6 +63,7 @@ class ReadPlan:
         version: Version of the table, for messages.
         row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
             which the rows end; None omits them.
+        limits: Limits of reads.
     """
 
     location: str
@@ -73,6 +75,7 @@ class ReadPlan:
     version: int | None = None
     external: External = NOTHING
     row_ids: tuple[str, str] | None = None
+    limits: ReadLimits = DEFAULT_LIMITS
 
     @staticmethod
     def of(
@@ -122,6 +125,7 @@ class ReadPlan:
             version=snapshot.version,
             external=log.external,
             row_ids=row_id_columns(snapshot) if row_ids else None,
+            limits=limits_of(log.store),
         )
         return plan.select(plan.schema.names if columns is None else columns)
 

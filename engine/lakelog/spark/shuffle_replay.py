@@ -31,7 +31,7 @@ from lakelog.model.actions import PATH_TEXT
 from lakelog.spark.checkpoint_rows import DERIVED, with_nulls
 from lakelog.spark.strategy import Choice
 from lakelog.storage import LogStore
-from lakelog.storage.bounded import open_bounded
+from lakelog.storage.bounded import DEFAULT_LIMITS, ReadLimits, limits_of, open_bounded
 
 BATCH_ROWS = 1 << 14
 """Number of rows per batch for Spark, which buffers several."""
@@ -49,16 +49,17 @@ class TableLocation:
     location: str
     storage_options: Mapping[str, Any] | None = field(repr=False)
     format: str
+    limits: ReadLimits = DEFAULT_LIMITS
 
     @staticmethod
     def of(log: Log, storage_options: Mapping[str, Any] | None) -> TableLocation:
         """The location of an open table; without options, those with which it was opened."""
         options = log.storage_options if storage_options is None else storage_options
-        return TableLocation(log.location, options, log.dialect.name)
+        return TableLocation(log.location, options, log.dialect.name, limits_of(log.store))
 
     def store(self) -> LogStore:
         """The store, opened again, because stores are not sent to executors."""
-        return open_bounded(self.location, self.storage_options)
+        return open_bounded(self.location, self.storage_options, self.limits)
 
     @property
     def dialect(self) -> Dialect:

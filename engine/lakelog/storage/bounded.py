@@ -99,6 +99,7 @@ class BoundedStore(StoreWrapper):
         self._requested = requested or ReadLimits()
         self.by_location = by_location
         self._never_hangs = bool(getattr(store, "never_hangs", False))
+        self.shared_limits = self._requested  # of other stores, which may hang
         self.limits = self._effective(self._requested)
 
     @property
@@ -112,7 +113,8 @@ class BoundedStore(StoreWrapper):
         if isinstance(timeout_s, _Default):
             timeout_s = limits.timeout_s or timeout_s
         parallelism = self._requested.parallelism or limits.parallelism
-        self.limits = self._effective(ReadLimits(parallelism, timeout_s))
+        self.shared_limits = ReadLimits(parallelism, timeout_s)
+        self.limits = self._effective(self.shared_limits)
 
     def _effective(self, limits: ReadLimits) -> ReadLimits:
         if self._never_hangs and isinstance(limits.timeout_s, _Default):
@@ -217,14 +219,16 @@ def open_bounded(
 
 
 class FileLocator:
-    """Locates the files that a table's log names, in the table's own store and in others; safe to
-    use from several threads.
+    """Locates the files that a table's log names, in the table's own store and in others, which get
+    its limits; without a store, it is opened within `limits`. Safe to use from several threads.
     """
 
-    def __init__(self, reach: Reach, store: LogStore | None) -> None:
+    def __init__(
+        self, reach: Reach, store: LogStore | None, limits: ReadLimits = DEFAULT_LIMITS
+    ) -> None:
         self._reach = reach
         if store is None:
-            store = open_bounded(reach.location, reach.storage_options)
+            store = open_bounded(reach.location, reach.storage_options, limits)
         self._own = store
         self._others: dict[str, LogStore] = {}
         self._lock = threading.Lock()
@@ -239,9 +243,11 @@ class FileLocator:
         with self._lock:
             if found.store not in self._others:
                 options = self._reach.options_for(found)
-                local = found.store == LOCAL
-                store = LocalStore(found.root) if local else open_bounded(found.root, options)
-                self._others[found.store] = store
+                self._others[found.store] = (
+                    LocalStore(found.root)
+                    if found.store == LOCAL
+                    else open_bounded(found.root, options, limits_of(self._own))
+                )
             return self._others[found.store], found.path
 
     def stat(self, path: str) -> FileEntry | None:
@@ -255,6 +261,12 @@ def bounded(store: LogStore) -> BoundedStore | None:
     while isinstance(store, StoreWrapper) and not isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
     return store if isinstance(store, BoundedStore) else None
+
+
+def limits_of(store: LogStore) -> ReadLimits:
+    """The limits of a table's store, for the other stores and processes that read the table."""
+    own = bounded(store)
+    return DEFAULT_LIMITS if own is None else own.shared_limits
 
 
 def unbounded(store: LogStore) -> LogStore:

@@ -59,7 +59,7 @@ class _RewriteTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row per bin."""
         source = self.rewriter.source
-        store = open_bounded(source.location, source.storage_options)
+        store = open_bounded(source.location, source.storage_options, source.limits)
         for batch in batches:
             for number, files in zip(*(column.to_pylist() for column in batch), strict=True):
                 made = self.rewriter.rewrite(number, unpack(files), store)
