@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lakelog.model import contract
 from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
 from lakelog.transaction.metadata_changes import MAX_COLUMN_ID, assign
+from lakelog.transaction.schema_conversion import struct_of
 from tests.budget import share_of
 from tests.transaction.builders import column, mapped, struct, table
 
@@ -134,6 +136,26 @@ def test_table_with_mapped_columns_is_created_and_evolved(tmp_path: Path) -> Non
         *schema,
         "new",
     )
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_column_may_get_the_name_of_one_that_is_renamed_with_it(
+    tmp_path: Path, nested: bool
+) -> None:
+    inner = pl.Struct({"x": pl.Int64}) if nested else pl.Int64
+    t = lakelog.create(tmp_path / "t", {"a": inner, "b": inner}, configuration=BY_NAME)
+    one, two = ({"x": 1}, {"x": 2}) if nested else (1, 2)
+    t.append(pl.DataFrame({"a": [one], "b": [two]}))
+    a, b = t.snapshot().schema.fields
+    (added,) = struct_of({"a": inner}).fields
+    with t.transaction() as tx:
+        tx.set_metadata(schema=contract.Struct((replace(a, name="c"), b, added)))
+    found = mapping_of(t.snapshot().metadata)
+    assert found["c"] == (1, a.metadata[contract.PHYSICAL_NAME])
+    assert found["a"][0] > found["b"][0]
+    (row,) = t.to_polars().rows(named=True)
+    assert (row["c"], row["b"]) == (one, two)
+    assert row["a"] is None
 
 
 def test_mapping_by_name_can_be_enabled_and_by_id_cannot(tmp_path: Path) -> None:

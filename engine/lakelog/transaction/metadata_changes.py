@@ -168,12 +168,16 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
         for at in fields_of(struct)
         if type(found := at.field.metadata.get(contract.COLUMN_ID)) is int
     }
+    given = {at.field.metadata.get(contract.COLUMN_ID) for at in fields_of(schema)} - {None}
     kept = (m.configuration.get(MAX_COLUMN_ID) for m in (metadata, before) if m is not None)
     greatest = max([0, *taken, *(int(text) for text in kept if text and text.isdecimal())])
 
     def mapped(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
         nonlocal greatest
-        found = {**known.get(path, {}), **field.metadata}
+        own = known.get(path, {})
+        # A column that was renamed has taken the id along; another one may have its old name.
+        is_moved = contract.COLUMN_ID not in field.metadata and own.get(contract.COLUMN_ID) in given
+        found = {**({} if is_moved else own), **field.metadata}
         if contract.COLUMN_ID not in found:
             greatest += 1
             found[contract.COLUMN_ID] = greatest
