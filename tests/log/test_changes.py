@@ -240,6 +240,30 @@ def test_columns_that_swap_names_are_both_renamed(made: Handmade) -> None:
     ]
 
 
+def test_nested_column_with_the_same_mapping_id_is_renamed(made: Handmade) -> None:
+    def columns(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+        struct = {"type": "struct", "fields": list(fields)}
+        array = {"type": "array", "elementType": struct, "containsNull": True}
+        return metadata(mapped(name, 1) | {"type": array}, properties=MAPPED)
+
+    made.commit(0, protocol(2, 5), columns("s", mapped("a", 2), mapped("b", 3)))
+    made.commit(1, columns("s", mapped("z", 2), mapped("b", 3)))
+    made.commit(2, columns("t", mapped("z", 2), mapped("b", 3)))
+    made.commit(3, columns("t", mapped("z", 2), mapped("b", 4)))
+    log = made.context()
+    assert both_ways(log, 0, 1) == [
+        ("schema", "renamed", "s.element.z", "s.element.a", "s.element.z", 1)
+    ]
+    assert both_ways(log, 0, 2) == [
+        ("schema", "renamed", "t.element.z", "s.element.a", "t.element.z", 1),
+        ("schema", "renamed", "t", "s", "t", 2),
+    ]
+    assert changes(log, 2, 3) == [
+        ("schema", "removed", "t.element.b", "long", None, 3),
+        ("schema", "added", "t.element.b", None, "long", 3),
+    ]
+
+
 def test_added_changed_and_removed_properties(made: Handmade) -> None:
     made.commit(0, protocol(), metadata(properties={"a": "1", "b": "1", "same": "x"}))
     made.commit(1, metadata(properties={"a": "2", "b": "1", "same": "x"}))

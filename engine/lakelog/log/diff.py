@@ -226,7 +226,7 @@ def _last_turns(files: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_Columns = dict[tuple[object, str], tuple[str, str]]
+_Columns = dict[tuple[object, str], tuple[str, str, str]]
 
 
 def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
@@ -239,8 +239,8 @@ def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Differ
     rows: list[_Difference] = []
     for key in sorted({*before, *after}, key=str):
         old, new = before.get(key), after.get(key)
-        if old and new and old[0] != new[0] and not key[1]:
-            by = between.blame({key: old[0]}, _each(steps, 0), key)
+        if old and new and old[2] != new[2]:
+            by = between.blame({key: old[2]}, _each(steps, 2), key)
             rows.append(_Difference("schema", "renamed", new[0], old[0], new[0], by))
         texts = (old[1] if old else None, new[1] if new else None)
         if texts[0] != texts[1]:
@@ -258,15 +258,20 @@ def _each(
 
 
 def _columns(metadata: Metadata, by_id: bool) -> _Columns:
-    """Name, type and nullability of every field, by top-level column and dotted path."""
+    """Path, type and nullability, and name of every field, by its id; or by its path, below the id
+    of its top-level column if that has one.
+    """
     if metadata.schema_string is None:
         return {}
-    ids = _ids(metadata) if by_id else {}
+    schema, ids = metadata.schema, _ids(metadata) if by_id else {}
     found: _Columns = {}
-    for child in metadata.schema.fields:
-        top = ids.get(child.name, child.name)
-        for name, text in contract.walk_fields(contract.Struct((child,))):
-            found[top, name[len(child.name) :]] = (name, text)
+    for at, (name, text) in zip(
+        contract.fields_of(schema), contract.walk_fields(schema), strict=True
+    ):
+        top, number = at.path[0], at.field.metadata.get(contract.COLUMN_ID)
+        below: tuple[object, str] = ids.get(top, top), name[len(top) :]
+        key = (number, "") if top in ids and number is not None else below
+        found[key] = (name, text, at.field.name)
     return found
 
 
