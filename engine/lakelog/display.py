@@ -62,6 +62,19 @@ def argument(location: str) -> str:
     return shlex.quote(f"./{location}" if location.startswith("-") else location)
 
 
+def path_text(names: Sequence[str], *, quote: bool = False) -> str:
+    """A column as SQL and `lakelog` take it: names with dots between them, in backquotes if they
+    have a dot or a backquote, or all of them.
+
+    >>> path_text(("address", "zip.code"))
+    'address.`zip.code`'
+    """
+    return ".".join(
+        "`" + name.replace("`", "``") + "`" if quote or "." in name or "`" in name else name
+        for name in names
+    )
+
+
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A snapshot's facts (`Snapshot.facts`) for display, as (label, text)."""
     when = facts["timestamp"]

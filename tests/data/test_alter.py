@@ -60,7 +60,7 @@ def test_columns_are_added_in_place_and_null_in_existing_rows(tmp_path: Path) ->
     assert deltalake.DeltaTable(tmp_path).schema().fields[1].name == "x"
     with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
         table.alter.add_columns({"ID": pl.Int64})
-    with pytest.raises(InvalidInputError, match="column not found"):
+    with pytest.raises(InvalidInputError, match="has no column"):
         table.alter.add_columns({"z": pl.Int64}, after="nope")
     with pytest.raises(SchemaEvolutionError, match="must be nullable") as raised:
         table.alter.add_columns([pa.field("q", pa.int64(), nullable=False)])
@@ -93,7 +93,7 @@ def test_fields_are_added_to_structs_at_any_depth(tmp_path: Path) -> None:
     for name in ("s.a.x", "l.x", "m.key.x"):
         with pytest.raises(InvalidInputError, match="only be added to a table or to a struct"):
             table.alter.add_columns({name: pl.Int64})
-    with pytest.raises(InvalidInputError, match="column not found"):
+    with pytest.raises(InvalidInputError, match="not in the struct"):
         table.alter.add_columns({"s.z": pl.Int64}, after="l")
 
 
@@ -184,8 +184,12 @@ def test_columns_in_lists_and_maps_are_changed(tmp_path: Path) -> None:
     old["m"] = [(1, [{"x": 1, "z": 2}])]
     assert sorted(table.to_arrow().to_pylist(), key=str) == sorted([old, new], key=str)
     assert table.alter.drop_column("m.value.element.z") is not None
-    for column, expected in (("l.elemen", "element"), ("m.x", "key, value"), ("l.element.x", None)):
-        with pytest.raises(InvalidInputError, match="column not found") as caught:
+    for column, expected in (
+        ("l.elemen", "l.element"),
+        ("m.x", "m.key, m.value"),
+        ("l.element.x", None),
+    ):
+        with pytest.raises(InvalidInputError, match="has no column") as caught:
             table.alter.widen_column(column, "long")
         assert (caught.value.column, caught.value.expected) == (column, expected)
 

@@ -215,7 +215,7 @@ def test_failed_write_keeps_the_rows_and_leaves_no_orphan_file(nth: int) -> None
 
 def test_invalid_order_raises(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t", 2)
-    for columns, text in (("p", "partition column"), ("nope", "no such column")):
+    for columns, text in (("p", "partition column"), ("nope", "no column 'nope'")):
         with pytest.raises(InvalidInputError, match=text):
             table.compact(order_by=columns)
     with pytest.raises(InvalidInputError, match="either order_by or zorder_by"):

@@ -392,11 +392,20 @@ def test_missing_values_of_pandas_are_null(
     assert table.to_polars().sort("k").equals(expected)
 
 
-def test_a_column_whose_name_has_a_dot_is_assigned_before_a_field(tmp_path: Path) -> None:
+def test_a_name_of_a_column_and_of_a_field_is_ambiguous_without_backquotes(tmp_path: Path) -> None:
     rows = pl.DataFrame({"s.a": [1], "s": [{"a": 2, "b": 3, "c.d": 4, "c": {"d": 5}}]})
     table = new_table(tmp_path, rows, **{"delta.columnMapping.mode": "name"})
-    table.update({"s.a": 9, "s.b": 8, "s.c.d": 7})
-    assert table.to_polars().rows() == [(9, {"a": 2, "b": 8, "c.d": 7, "c": {"d": 5}})]
+    for ambiguous in ("s.a", "S.A", "s.c.d"):
+        with pytest.raises(InvalidInputError, match="is ambiguous") as raised:
+            table.update({ambiguous: 9})
+        assert raised.value.column == ambiguous
+    with pytest.raises(InvalidInputError, match="is ambiguous"):
+        table.alter.set_comment("x", "s.a")
+    assert str(table.snapshot().schema).split("\n")[0] == "`s.a` long"
+    table.update({"`s.a`": 9, "`S`.`a`": 1, "s.b": 8, "s.`c.d`": 7})
+    assert table.to_polars().rows() == [(9, {"a": 1, "b": 8, "c.d": 7, "c": {"d": 5}})]
+    table.alter.set_comment("x", "`s.a`")
+    assert str(table.snapshot().schema).split("\n")[0] == "`s.a` long -- x"
 
 
 def test_new_rows_have_nulls_in_fields_that_the_source_lacks(tmp_path: Path) -> None:

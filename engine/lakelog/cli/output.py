@@ -5,9 +5,8 @@ Polars and rich are imported when a command runs, so that help is fast.
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -64,33 +63,32 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     from lakelog.model.contract import column_named
 
     known = rows.collect_schema().names()
-    require_columns(known, output)
+    columns = chosen_columns(known, output)
     if output.format == "table":
         # A text table is sorted, counted and summarised, so it needs all rows, but few columns.
-        wanted = (*output.columns, *shown.columns, *shown.sort)
+        wanted = (*columns, *shown.columns, *shown.sort)
         return rows.select(column_named(c) for c in dict.fromkeys(wanted) if c in known).collect()
-    if output.columns:
-        rows = rows.select(map(column_named, output.columns))
+    if columns:
+        rows = rows.select(map(column_named, columns))
     if output.limit is not None:
         rows = rows.head(output.limit)
     return rows.collect()
 
 
-def require_columns(known: Sequence[str], output: Output) -> None:
-    """Refuse ``--columns`` that are unknown or repeated."""
-    if len(set(output.columns)) < len(output.columns):
+def chosen_columns(known: Collection[str], output: Output) -> tuple[str, ...]:
+    """The ``--columns``; refuses those that are unknown or repeated."""
+    from lakelog.model.column_names import close_names, known_name
+
+    message = "--columns names a column that the output does not have"
+    found = tuple(
+        known_name(name, known, message, hint=close_names(name, known, name_text))
+        for name in output.columns
+    )
+    if len(set(found)) < len(found):
         raise InvalidInputError(
             "a column is requested twice", expected="each once", found=", ".join(output.columns)
         )
-    for name in output.columns:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            raise InvalidInputError(
-                "--columns names a column that the output does not have",
-                column=name,
-                expected=", ".join(known),
-                hint=f"did you mean {', '.join(map(name_text, close))}?" if close else None,
-            )
+    return found
 
 
 def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
@@ -113,7 +111,8 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
     from lakelog.cli import rendering
     from lakelog.model.contract import column_named
 
-    chosen = output.columns or tuple(c for c in shown.columns if c in frame.columns)
+    chosen = chosen_columns(frame.columns, output)
+    chosen = chosen or tuple(c for c in shown.columns if c in frame.columns)
     if shown.sort:
         frame = frame.sort(*map(column_named, shown.sort))
     limit = TABLE_ROWS if output.limit is None else output.limit

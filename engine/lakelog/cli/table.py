@@ -21,9 +21,9 @@ from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import (
     TABLE_ROWS,
     View,
+    chosen_columns,
     collect,
     emit,
-    require_columns,
     write,
     write_facts,
     write_frames,
@@ -351,8 +351,8 @@ def _row_frames(snapshot: Snapshot, where: str | None, output: Output) -> Iterat
 
     from lakelog.data.scan import read_rows
 
-    require_columns(snapshot.schema.names, output)
-    reader = read_rows(snapshot, where, output.columns or None)
+    columns = chosen_columns(snapshot.schema.names, output)
+    reader = read_rows(snapshot, where, columns or None)
     left = sys.maxsize if output.limit is None else output.limit
     yield pl.DataFrame(reader.schema.empty_table())
     while left and (batch := next(reader, None)) is not None:

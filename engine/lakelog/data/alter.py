@@ -32,6 +32,7 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.column_names import column_path
 from lakelog.model.metadata import CLUSTERING, CONSTRAINT_PROPERTY, Metadata
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS
 from lakelog.transaction import schema_edits
@@ -317,8 +318,9 @@ class Alter:
         tx = self._begin(operation=operation, parameters=parameters)
         metadata = tx.snapshot.metadata
         schema = _edited(tx.snapshot, edit, column, to)
+        path = column_path(metadata.schema, column) if column is not None else ()
         partition_by = [
-            to if name == column and to else name for name in metadata.partition_columns
+            to if path == (name,) and to else name for name in metadata.partition_columns
         ]
         tx.set_metadata(schema=schema, partition_by=partition_by, configuration=properties)
         return tx.commit()
@@ -421,7 +423,7 @@ def _require_unreferenced(
 ) -> None:
     """Refuse to rename, change or drop a column that something else in the metadata refers to."""
     metadata = snapshot.metadata
-    path = tuple(schema_edits.path_of(metadata.schema, column))
+    path = column_path(metadata.schema, column)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
     for at in contract.fields_of(new.schema):
         for key in (GENERATION, INVARIANT):
@@ -441,7 +443,7 @@ def _require_unreferenced(
     listed = metadata.configuration.get(STATISTICS_COLUMNS) or ""
     if to != column and _references(names, or_whole=False).search(listed):
         found[STATISTICS_COLUMNS] = listed
-    if to is None and column in metadata.partition_columns:
+    if to is None and path[0] in metadata.partition_columns:
         found["partitionColumns"] = column
     if to is None and not is_clusterable(new, clustering_columns(snapshot)):
         found[CLUSTERING] = column

@@ -44,6 +44,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model.column_names import known_name, spelled
 from lakelog.model.contract import Struct, column_named
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
@@ -97,7 +98,7 @@ def overwrite(
 def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | None) -> None:
     """Refuse partition columns other than those of the table; None accepts them."""
     current = snapshot.metadata.partition_columns
-    if partition_by is not None and tuple(partition_by) != current:
+    if partition_by is not None and tuple(spelled(partition_by, current)) != current:
         raise InvalidInputError(
             "the table is partitioned by other columns",
             path=snapshot.path,
@@ -287,14 +288,7 @@ class _Write:
         schema = merged_schema(None, self._rows.schema)
         partition_by = self._options.partition_by
         for name in metadata.partition_columns if partition_by is None else partition_by:
-            if name not in schema.names:
-                raise InvalidInputError(
-                    "the rows lack a partition column",
-                    path=snapshot.path,
-                    column=name,
-                    expected=", ".join(schema.names),
-                    hint="pass other columns as partition_by",
-                )
+            known_name(name, schema.names, "the rows lack a partition column", path=snapshot.path)
         if schema == metadata.schema and partition_by is None:
             return metadata
         changed = self._commit.changed_metadata(schema, partition_by)

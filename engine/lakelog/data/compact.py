@@ -55,6 +55,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.column_names import known_name
 from lakelog.model.metadata import honoured_mapping
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.file_rules import with_partition_keys
@@ -331,7 +332,7 @@ def compact_bins(
     expected = 0
     while fruitless < _FRUITLESS_ROUNDS:
         snapshot = begin(**request.commit).snapshot
-        _require_compactable(snapshot, request)
+        request = _in_known_order(snapshot, request)
         target = WritePlan.of(
             snapshot,
             request.storage_options,
@@ -366,28 +367,33 @@ def compact_bins(
     )
 
 
-def _require_compactable(snapshot: LogSnapshot, request: Compaction) -> None:
-    columns = request.order.columns if request.order is not None else ()
+def _in_known_order(snapshot: LogSnapshot, request: Compaction) -> Compaction:
+    """The request with the table's names of the columns that rows are sorted by; refuses others."""
+    if request.order is None:
+        return request
+    path, version = snapshot.path, snapshot.version
+    types = {field.name: field.type for field in snapshot.schema.fields}
+    columns = tuple(
+        known_name(name, types, path=path, version=version) for name in request.order.columns
+    )
     if len(set(columns)) < len(columns):
         raise InvalidInputError("a column is requested twice", found=", ".join(columns))
-    fields = {field.name: field for field in snapshot.schema.fields}
     for name in columns:
         expected, found = "a column of the table that is not a partition column", None
-        if name not in fields:
-            found = "no such column"
-        elif name in snapshot.metadata.partition_columns:
+        if name in snapshot.metadata.partition_columns:
             found = "a partition column"
-        elif contract.is_nested(fields[name].type):
-            expected, found = "a column of a primitive type", contract.type_text(fields[name].type)
+        elif contract.is_nested(types[name]):
+            expected, found = "a column of a primitive type", contract.type_text(types[name])
         if found is not None:
             raise InvalidInputError(
                 "rows cannot be sorted by this column",
-                path=snapshot.path,
-                version=snapshot.version,
+                path=path,
+                version=version,
                 column=name,
                 expected=expected,
                 found=found,
             )
+    return replace(request, order=replace(request.order, columns=columns))
 
 
 def _planned(

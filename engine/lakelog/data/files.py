@@ -21,6 +21,7 @@ from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatur
 from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.column_names import known_name
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.bounded import DEFAULT_LIMITS, ReadLimits, limits_of
 from lakelog.storage.containment import NOTHING, External, Reach
@@ -131,17 +132,12 @@ class ReadPlan:
 
     def select(self, columns: Sequence[str]) -> ReadPlan:
         """The same plan for other columns; errors as `of`."""
+        columns = [
+            known_name(name, self.fields, path=self.location, version=self.version)
+            for name in columns
+        ]
         for name in columns:
-            found = self.fields.get(name)
-            if found is None:
-                raise InvalidInputError(
-                    f"the table has no column {name!r}",
-                    path=self.location,
-                    version=self.version,
-                    expected=", ".join(self.fields),
-                    found=name,
-                )
-            _check_type(found.type, name, self)
+            _check_type(self.fields[name].type, name, self)
         if len(set(columns)) < len(columns):
             raise InvalidInputError(
                 "a column is requested twice", found=", ".join(columns), expected="each once"

@@ -64,7 +64,7 @@ def scan_rows(
     rows = lazy_rows(
         plan.schema, read, where, "lakelog rows", snapshot.path, lambda: num_rows(snapshot), added
     )
-    return rows if columns is None else rows.select(map(column_named, columns))
+    return rows if columns is None else rows.select(map(column_named, plan.columns))
 
 
 def _require_row_ids(plan: ReadPlan) -> None:

@@ -25,10 +25,12 @@ from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, mark
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import find_targets, known_rows, split_whole
+from lakelog.display import path_text
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.column_names import column_path
 from lakelog.skipping.prune import row_error, row_wise
 from lakelog.sql.condition import new_value
 from lakelog.sql.sql_text import sql_text
@@ -239,29 +241,21 @@ _NewValues = dict[str, "pl.Expr | _NewValues"]
 
 
 def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...]:
-    """The column of a name in any case; or the fields down to a field of a struct, given by the
-    names with dots between them, which names may have themselves.
-    """
+    """The column of a name, or the fields down to a field of a struct."""
     path: list[contract.Field] = []
     type_: contract.DataType = schema
-    rest: str | None = given
-    while rest is not None:
-        struct = type_ if isinstance(type_, contract.Struct) else contract.Struct(())
-        ends = [len(rest), *(at for at, letter in enumerate(rest) if letter == ".")]
-        found = ((end, struct.field(rest[:end])) for end in ends)
-        end, field = next((each for each in found if each[1] is not None), (0, None))
-        if field is None:
-            above = ".".join(each.name for each in path)
-            names = [f"{above}.{each.name}" if above else each.name for each in struct.fields]
+    for name in column_path(schema, given):
+        if not isinstance(type_, contract.Struct):
+            above = path_text([each.name for each in path])
             raise InvalidInputError(
-                f"the table has no column {given!r}",
+                f"{given!r} is inside a list or a map",
                 column=given,
-                expected=", ".join(names) or None,
-                found=given,
-                hint=None if struct.fields else f"{above!r} is not a struct: give it one new value",
+                expected="a column, or a field of a struct",
+                hint=f"give {above!r} one new value",
             )
+        field = type_.fields[type_.names.index(name)]
         path.append(field)
-        type_, rest = field.type, rest[end + 1 :] if end < len(rest) else None
+        type_ = field.type
     return tuple(path)
 
 

@@ -10,6 +10,7 @@ import orjson
 import polars as pl
 
 from lakelog.dialects.log_content import Actions, LogListing
+from lakelog.display import path_text
 from lakelog.log.context import Log, state_times
 from lakelog.log.history import as_time, times_of, with_stable_listing
 from lakelog.log.replay import Layers
@@ -269,7 +270,7 @@ def _columns(metadata: Metadata, by_id: bool) -> _Columns:
         contract.fields_of(schema), contract.walk_fields(schema), strict=True
     ):
         top, number = at.path[0], at.field.metadata.get(contract.COLUMN_ID)
-        below: tuple[object, str] = ids.get(top, top), name[len(top) :]
+        below: tuple[object, str] = ids.get(top, top), path_text(at.path[1:])
         key = (number, "") if top in ids and number is not None else below
         found[key] = (name, text, at.field.name)
     return found

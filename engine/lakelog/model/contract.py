@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from lakelog.display import path_text
 from lakelog.errors import InternalError, InvalidInputError
 from lakelog.lazy import cached_property
 
@@ -125,11 +127,12 @@ class Struct:
 
     @cached_property
     def _found(self) -> dict[str, Field]:
-        lower = {f.name.lower(): f for f in self.fields}
+        times = Counter(f.name.lower() for f in self.fields)
+        lower = {f.name.lower(): f for f in self.fields if times[f.name.lower()] == 1}
         return lower | {f.name: f for f in reversed(self.fields)}
 
     def field(self, name: str) -> Field | None:
-        """The field with exactly this name, else the one that differs only in case, else None."""
+        """The field with exactly this name, else the only one that differs in case, else None."""
         return self._found.get(name) or self._found.get(name.lower())
 
     def __str__(self) -> str:
@@ -208,19 +211,9 @@ def parse_type(raw: Any) -> DataType:
     raise ValueError(f"unknown type {kind!r}")
 
 
-def walk_fields(type_: DataType, prefix: str = "") -> Iterator[tuple[str, str]]:
+def walk_fields(type_: DataType) -> Iterator[tuple[str, str]]:
     """The path of each field, at any depth, and its type, nullability and comment as text."""
-    match type_:
-        case Struct(fields):
-            for child in fields:
-                name = f"{prefix}.{child.name}" if prefix else child.name
-                yield name, _field_text(child)
-                yield from walk_fields(child.type, name)
-        case Array(element, _):
-            yield from walk_fields(element, f"{prefix}.element")
-        case Map(key, value, _):
-            yield from walk_fields(key, f"{prefix}.key")
-            yield from walk_fields(value, f"{prefix}.value")
+    return ((path_text(at.path), _field_text(at.field)) for at in fields_of(type_))
 
 
 def _field_text(field: Field) -> str:

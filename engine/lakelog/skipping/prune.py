@@ -8,7 +8,6 @@ predicate can never be true, so unknown values and unsupported expressions keep 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
+from lakelog.model.column_names import close_names
 from lakelog.model.contract import field_of, tree_of
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
@@ -78,9 +78,7 @@ def row_wise(
             hint="combine the conditions with & or pl.all_horizontal",
         )
     for column in sorted(roots - set(schema.names)):
-        folded = {n.lower(): n for n in schema.names}
-        close = difflib.get_close_matches(column.lower(), folded, n=3, cutoff=0.5)
-        hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
+        hint = close_names(column, schema.names)
         quotes = "; a text value is in single quotes" if name == "SQL text" else ""
         raise InvalidInputError(
             f"{name} uses a column that the table does not have",

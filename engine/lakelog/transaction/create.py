@@ -13,6 +13,7 @@ from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidTransactionError, TableExistsError
 from lakelog.log.context import Log
 from lakelog.model import actions
+from lakelog.model.column_names import spelled
 from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import unbounded
@@ -32,7 +33,7 @@ from lakelog.transaction.metadata_changes import (
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.pending_commit import PendingCommit, Reads
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.schema_conversion import SchemaLike, schema_text
+from lakelog.transaction.schema_conversion import SchemaLike, schema_text, struct_of
 from lakelog.transaction.transaction import (
     COLUMNAR_ABOVE_BYTES,
     LogTransaction,
@@ -150,7 +151,7 @@ def configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Table
         log.dialect.provider,
         {},
         schema_text(definition.schema),
-        tuple(definition.partition_by),
+        tuple(spelled(definition.partition_by, struct_of(definition.schema).names)),
         dict(definition.configuration or {}),
         log.clock(),
     )

@@ -23,12 +23,13 @@ from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.dialects.properties import spellings
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions, contract
+from lakelog.model.column_names import spelled
 from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata, Protocol, is_on
 from lakelog.transaction import row_tracking
 from lakelog.transaction.action_input import MAP, stage_one, stage_table
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.schema_conversion import SchemaLike, schema_text
+from lakelog.transaction.schema_conversion import SchemaLike, schema_text, struct_of
 
 
 def protocol_row(protocol: Protocol) -> dict[str, Any]:
@@ -250,7 +251,8 @@ def change_metadata(
     if schema is not None:
         changes["schemaString"] = schema_text(schema)
     if partition_by is not None:
-        changes["partitionColumns"] = list(partition_by)
+        columns = current.schema if schema is None else struct_of(schema)
+        changes["partitionColumns"] = spelled(partition_by, columns.names)
     if not isinstance(name, EllipsisType):
         changes["name"] = name
     if not isinstance(description, EllipsisType):

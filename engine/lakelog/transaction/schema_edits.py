@@ -1,9 +1,8 @@
 """Single changes of a schema: columns added, renamed, dropped, widened, made nullable, commented.
 Pure.
 
-A column is given by its name, or by a dotted path: names of fields of structs, and ``element``,
-``key`` and ``value`` in lists and maps. Whether existing files can be read with the new schema is
-checked by `schema_evolution`.
+A column is given as `model.column_names.column_path` takes it. Whether existing files can be read
+with the new schema is checked by `schema_evolution`.
 
 Source: Delta protocol, Schema Serialization Format; Column Mapping; Type Widening.
 """
@@ -13,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from lakelog.display import path_text
 from lakelog.errors import InvalidInputError, SchemaEvolutionError
 from lakelog.model import contract
+from lakelog.model.column_names import column_path
 from lakelog.model.contract import Array, DataType, Field, Map, Struct
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
 _WHOLE = tuple(map(contract.Primitive, ("byte", "short", "integer", "long")))
-_NAMES_INSIDE: dict[type, tuple[str, ...]] = {Array: ("element",), Map: ("key", "value")}
 
 
 def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None) -> Struct:
@@ -31,10 +31,17 @@ def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None
         new = replace(field, name=path[-1])
         sibling = None
         if after is not None:
-            *parents, sibling = path_of(schema, after)
+            *parents, sibling = column_path(schema, after)
             if parents != list(path[:-1]):
-                raise _not_found(after, schema.names)
-            after = field.name
+                raise InvalidInputError(
+                    "the column is not in the struct of the new one",
+                    column=after,
+                    expected=f"a name that begins with {path_text(path[:-1])}."
+                    if path[:-1]
+                    else "a column of the table",
+                    found=after,
+                )
+            after = path_text(path)
         changed = _with_field(schema, path[:-1], new, sibling)
         assert isinstance(changed, Struct)
         schema = changed
@@ -43,10 +50,11 @@ def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None
 
 def _new_path(schema: Struct, name: str) -> tuple[str, ...]:
     """The names on the path to a new column: several only where the first is a nested column."""
-    path = tuple(name.split("."))
-    parent = schema.field(path[0])
+    above, _, last = name.rpartition(".")
+    parent = schema.field(name.split(".", maxsplit=1)[0])
     is_plain = parent is None or not isinstance(parent.type, Struct | Array | Map)
-    return (name,) if is_plain or name in schema.names else path
+    is_own = is_plain or not above or name in schema.names
+    return (name,) if is_own else (*column_path(schema, above), last)
 
 
 def _with_field(
@@ -61,10 +69,10 @@ def _with_field(
                     expected="another name",
                     found=new.name,
                 )
-            at = len(fields) if sibling is None else _position(fields, sibling, sibling) + 1
+            at = len(fields) if sibling is None else type_.names.index(sibling) + 1
             return Struct((*fields[:at], new, *fields[at:]))
         case (name, *rest), Struct(fields):
-            at = _position(fields, name, name)
+            at = type_.names.index(name)
             changed = _with_field(fields[at].type, tuple(rest), new, sibling)
             return Struct((*fields[:at], replace(fields[at], type=changed), *fields[at + 1 :]))
         case ("element", *rest), Array():
@@ -92,7 +100,7 @@ def rename_field(schema: Struct, column: str, to: str) -> Struct:
             )
         return (*fields[:at], replace(fields[at], name=to), *fields[at + 1 :])
 
-    return _edited(schema, path_of(schema, column), column, edit)
+    return _edited(schema, column_path(schema, column), column, edit)
 
 
 def drop_field(schema: Struct, column: str) -> Struct:
@@ -105,19 +113,19 @@ def drop_field(schema: Struct, column: str) -> Struct:
             )
         return (*fields[:at], *fields[at + 1 :])
 
-    return _edited(schema, path_of(schema, column), column, edit)
+    return _edited(schema, column_path(schema, column), column, edit)
 
 
 def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
     """The schema with a wider type for a column, or for the ``element``, ``key`` or ``value`` of
     one; the metadata of the column record the change.
     """
-    path = path_of(schema, column)
-    own = _field_path(schema, path, column)
+    path = column_path(schema, column)
+    own = _field_path(schema, path)
     below = path[len(own) :]
 
     def edit(field: Field) -> Field:
-        old = _inner(field.type, below, column)
+        old = _inner(field.type, below)
         if old == type_:
             return field
         if not contract.is_widening(old, type_):
@@ -133,7 +141,7 @@ def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
         record = [*(field.metadata.get(contract.TYPE_CHANGES) or ()), change]
         return replace(
             field,
-            type=_changed_at(field.type, below, column, lambda _: type_),
+            type=_changed_at(field.type, below, lambda _: type_),
             metadata={**field.metadata, contract.TYPE_CHANGES: record},
         )
 
@@ -144,13 +152,13 @@ def wider_types(
     table: DataType, rows: DataType, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, DataType]]:
     """Columns that rows have with a wider type, for `widen_field`. Whole numbers are not widened to
-    decimals or floats, nor fields of structs whose path has a name with a dot.
+    decimals or floats.
     """
     match table, rows:
         case Struct(fields), Struct():
             for field in fields:
                 given = rows.field(field.name)
-                if given is not None and not (path and "." in field.name):
+                if given is not None:
                     yield from wider_types(field.type, given.type, (*path, field.name))
         case Array(element), Array(wider):
             yield from wider_types(element, wider, (*path, "element"))
@@ -158,41 +166,29 @@ def wider_types(
             yield from wider_types(key, wider_key, (*path, "key"))
             yield from wider_types(value, wider_value, (*path, "value"))
         case _ if contract.is_widening(table, rows) and (table not in _WHOLE or rows in _WHOLE):
-            yield ".".join(path), rows
+            yield path_text(path), rows
 
 
-def _field_path(type_: DataType, path: tuple[str, ...], column: str) -> tuple[str, ...]:
+def _field_path(schema: Struct, path: tuple[str, ...]) -> tuple[str, ...]:
     """The beginning of a path up to its last field of a struct."""
-    end = 0
-    for at, name in enumerate(path):
-        if isinstance(type_, Struct):
-            field = type_.field(name)
-            if field is None:
-                return path
-            type_, end = field.type, at + 1
-        else:
-            type_ = _inner(type_, (name,), column)
-    return path[:end]
+    known = {at.path for at in contract.fields_of(schema)}
+    return next(path[:end] for end in range(len(path), 0, -1) if path[:end] in known)
 
 
-def _inner(type_: DataType, path: Sequence[str], column: str) -> DataType:
+def _inner(type_: DataType, path: Sequence[str]) -> DataType:
     """The type of an ``element``, ``key`` or ``value``."""
     for name in path:
         match type_, name:
-            case Array(element, _), "element":
+            case Array(element), _:
                 type_ = element
-            case Map(key, _, _), "key":
-                type_ = key
-            case Map(_, value, _), "value":
-                type_ = value
-            case _:
-                raise _not_found(column, _NAMES_INSIDE.get(type(type_), ()))
+            case Map(key, value), _:
+                type_ = key if name == "key" else value
     return type_
 
 
 def allow_nulls(schema: Struct, column: str) -> Struct:
     """The schema with nulls allowed in a column."""
-    path = path_of(schema, column)
+    path = column_path(schema, column)
     return _changed(schema, path, column, lambda field: replace(field, nullable=True))
 
 
@@ -203,12 +199,7 @@ def comment_on(schema: Struct, column: str, comment: str | None) -> Struct:
         kept = {key: value for key, value in field.metadata.items() if key != "comment"}
         return replace(field, metadata=kept if comment is None else {**kept, "comment": comment})
 
-    return _changed(schema, path_of(schema, column), column, edit)
-
-
-def path_of(schema: Struct, column: str) -> tuple[str, ...]:
-    """The names on the path to a column."""
-    return (column,) if column in schema.names else tuple(column.split("."))
+    return _changed(schema, column_path(schema, column), column, edit)
 
 
 def _changed(
@@ -228,44 +219,32 @@ def _edited(schema: Struct, path: tuple[str, ...], column: str, edit: _Edit) -> 
 
     def change(type_: DataType) -> DataType:
         if not isinstance(type_, Struct):
-            known = _NAMES_INSIDE.get(type(type_), ())  # which have no name and no metadata
-            raise _not_found(column, () if name in known else known)
-        return Struct(edit(type_.fields, _position(type_.fields, name, column)))
+            raise InvalidInputError(
+                f"{column!r} is not a column or a field of a struct", column=column
+            )
+        return Struct(edit(type_.fields, type_.names.index(name)))
 
-    changed = _changed_at(schema, above, column, change)
+    changed = _changed_at(schema, above, change)
     assert isinstance(changed, Struct)
     return changed
 
 
 def _changed_at(
-    type_: DataType, path: Sequence[str], column: str, change: Callable[[DataType], DataType]
+    type_: DataType, path: Sequence[str], change: Callable[[DataType], DataType]
 ) -> DataType:
-    """The type with a change of the one at a path inside it."""
+    """The type with a change of the one at a path inside it, which exists."""
     if not path:
         return change(type_)
     name, *rest = path
-    match type_, name:
-        case Struct(fields), _:
-            at = _position(fields, name, column)
-            inner = _changed_at(fields[at].type, rest, column, change)
+    match type_:
+        case Struct(fields):
+            at = type_.names.index(name)
+            inner = _changed_at(fields[at].type, rest, change)
             return Struct((*fields[:at], replace(fields[at], type=inner), *fields[at + 1 :]))
-        case Array(element, _), "element":
-            return replace(type_, element=_changed_at(element, rest, column, change))
-        case Map(key, _, _), "key":
-            return replace(type_, key=_changed_at(key, rest, column, change))
-        case Map(_, value, _), "value":
-            return replace(type_, value=_changed_at(value, rest, column, change))
-    raise _not_found(column, _NAMES_INSIDE.get(type(type_), ()))
-
-
-def _position(fields: Sequence[Field], name: str, column: str) -> int:
-    for at, field in enumerate(fields):
-        if field.name == name:
-            return at
-    raise _not_found(column, [field.name for field in fields])
-
-
-def _not_found(column: str, names: Sequence[str]) -> InvalidInputError:
-    return InvalidInputError(
-        "column not found", column=column, expected=", ".join(names) or None, found=column
-    )
+        case Array(element):
+            return replace(type_, element=_changed_at(element, rest, change))
+        case Map(key) if name == "key":
+            return replace(type_, key=_changed_at(key, rest, change))
+        case Map(_, value):
+            return replace(type_, value=_changed_at(value, rest, change))
+    return type_

@@ -27,6 +27,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.model import actions, contract
+from lakelog.model.column_names import close_names
 from lakelog.model.contract import fields_of, is_nested, leaf_types
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS, require_statistics_columns
@@ -196,6 +197,7 @@ def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> Non
                 path="partitionColumns",
                 expected=list(schema.names) if alike is None else alike.name,
                 found=column,
+                hint=close_names(column, schema.names),
             )
         if sum(c.lower() == column.lower() for c in columns) > 1:
             raise InvalidMetadataError(

@@ -1,0 +1,116 @@
+"""The columns that callers name: exactly, else in any case, as in Delta on Spark.
+
+`known_name` finds one of several names, `column_path` a column or a field inside one. A name that
+fits several is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from lakelog.display import path_text
+from lakelog.errors import InvalidInputError
+from lakelog.model.contract import Array, DataType, Map, Struct
+
+_MOST_SHOWN = 20
+
+
+def known_name(
+    given: str, names: Collection[str], message: str | None = None, **fields: Any
+) -> str:
+    """The name of these that is given; raises InvalidInputError with a message and fields."""
+    if given in names:
+        return given
+    found = [name for name in names if name.lower() == given.lower()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous(given, found, **fields)
+    raise _not_found(given, names, message, **fields)
+
+
+def spelled(given: Iterable[str], names: Collection[str]) -> list[str]:
+    """Names as these have them; those that are not found, or ambiguous, are as they are given."""
+    lower: dict[str, list[str]] = {}
+    for name in names:
+        lower.setdefault(name.lower(), []).append(name)
+    found = ((name, lower.get(name.lower(), ())) for name in given)
+    return [alike[0] if len(alike) == 1 else name for name, alike in found]
+
+
+def column_path(schema: Struct, given: str) -> tuple[str, ...]:
+    """The names down to a column or to a field inside one, with ``element``, ``key`` and ``value``
+    for lists and maps, from the text with dots between them. Names may be in backquotes.
+    """
+    for form in (str, str.lower):
+        found = list(dict.fromkeys(_paths(schema, form(given), form)))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise _ambiguous(given, [path_text(path, quote=len(found) > 1) for path in found])
+    raise _not_found(given, _names_near(schema, given.lower()), None)
+
+
+def _paths(type_: DataType, rest: str, form: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
+    """The paths whose text this is."""
+    for name, inner in _inside(type_):
+        for text in {form(name), form(path_text((name,), quote=True))}:
+            if rest == text:
+                yield (name,)
+            elif rest.startswith(f"{text}."):
+                for path in _paths(inner, rest[len(text) + 1 :], form):
+                    yield (name, *path)
+
+
+def _inside(type_: DataType) -> list[tuple[str, DataType]]:
+    match type_:
+        case Struct(fields):
+            return [(field.name, field.type) for field in fields]
+        case Array(element):
+            return [("element", element)]
+        case Map(key, value):
+            return [("key", key), ("value", value)]
+    return []
+
+
+def _names_near(schema: Struct, given: str) -> list[str]:
+    """The columns, or the fields of the innermost column of a path that is not found."""
+    ends = [at for at, letter in enumerate(given) if letter == "."]
+    for end in reversed(ends):
+        for path in _paths(schema, given[:end], str.lower):
+            type_: DataType = schema
+            for name in path:
+                type_ = dict(_inside(type_))[name]
+            return [path_text((*path, name)) for name, _ in _inside(type_)]
+    return [path_text((name,)) for name in schema.names]
+
+
+def close_names(given: str, names: Collection[str], text: Callable[[str], str] = str) -> str | None:
+    """A hint with the names that are most like one that is not found; None if none is."""
+    folded = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(given.lower(), folded, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(text(folded[name]) for name in close)}?" if close else None
+
+
+def _not_found(
+    given: str, names: Collection[str], message: str | None, **fields: Any
+) -> InvalidInputError:
+    shown = [*names][:_MOST_SHOWN]
+    more = [f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    fields = {"hint": close_names(given, names)} | fields
+    return InvalidInputError(
+        message or f"the table has no column {given!r}",
+        column=given,
+        expected=", ".join((*shown, *more)) or None,
+        found=given,
+        **fields,
+    )
+
+
+def _ambiguous(given: str, found: Collection[str], **fields: Any) -> InvalidInputError:
+    fields["hint"] = "write the name exactly, each part with a dot or a backquote in backquotes"
+    return InvalidInputError(
+        f"{given!r} is ambiguous", column=given, expected=" or ".join(found), **fields
+    )
