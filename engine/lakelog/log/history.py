@@ -22,7 +22,7 @@ from lakelog.errors import (
     VersionNotFoundError,
     naming_table,
 )
-from lakelog.log.context import Log, commit_times, list_again, state_times
+from lakelog.log.context import Log, list_again, state_times
 from lakelog.log.files import lazy_frame
 from lakelog.log.opening import stamped_from
 from lakelog.log.segment import latest_version, validate_contiguous
@@ -228,16 +228,17 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
     def read(wanted: Sequence[str], _predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
         def begin(
             listing: LogListing,
-        ) -> tuple[pl.DataFrame, list[list[CommitFile]], Sequence[CommitFile]]:
+        ) -> tuple[pl.DataFrame, list[list[CommitFile]], pl.DataFrame | None]:
             first, *rest = by_size(commits_between(log, listing, start, end))
-            return _chunk(log, first, listing.commits, wanted), rest, listing.commits
+            times = state_times(log, listing) if "timestamp" in wanted else None
+            return _chunk(log, first, times, wanted), rest, times
 
         with naming_table(log.table):
-            frame, rest, listed = with_stable_listing(log, begin)
+            frame, rest, times = with_stable_listing(log, begin)
             yield frame
             del frame
             for chunk in rest:
-                yield _chunk(log, chunk, listed, wanted)
+                yield _chunk(log, chunk, times, wanted)
 
     return lazy_frame(actions.schema(), read, "lakelog actions")
 
@@ -254,13 +255,12 @@ def decoded_commits(log: Log, snapshot: LogSnapshot, commits: Sequence[CommitFil
 
 
 def _chunk(
-    log: Log, commits: Sequence[CommitFile], listed: Sequence[CommitFile], wanted: Sequence[str]
+    log: Log, commits: Sequence[CommitFile], times: pl.DataFrame | None, wanted: Sequence[str]
 ) -> pl.DataFrame:
     decoded = log.dialect.decode(log.store, commits)
     rows = flattened(log, decoded)
-    if "timestamp" in wanted:
-        infos = decoded.commit_infos
-        times = times_of(commit_times(listed), infos, lambda: stamped_from(log))
+    if times is not None:
+        times = times_of(times, decoded.commit_infos, lambda: stamped_from(log))
         rows = rows.drop("timestamp", strict=False).join(
             times, on="version", how="left", maintain_order="left"
         )

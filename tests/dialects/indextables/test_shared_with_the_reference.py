@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import lakelog
@@ -216,3 +217,18 @@ def test_checkpoint_with_a_lower_or_different_protocol_is_wrong(
 ) -> None:
     rows = [{"protocol": protocol}, metadata()]
     assert _checkpoint(Log(tmp_path / "t"), _MAPPING, rows=rows).verify().verdict == "wrong"
+
+
+def test_actions_and_history_have_the_same_times_below_a_state(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    _states(tmp_path / "t", 3, 4)
+    times = dict(table.history().select("version", pl.col("timestamp").dt.epoch("ms")).iter_rows())
+    assert max(times.values()) < 10  # the state says so, not the files
+    found = (
+        table.actions(end=3)
+        .select("version", "timestamp")
+        .unique("version")
+        .sort("version")
+        .collect()
+    )
+    assert list(found.iter_rows()) == [(version, times[version]) for version in range(4)]
