@@ -402,6 +402,24 @@ def test_read_only_store_can_be_walked(tmp_path: Any) -> None:
     assert list(store.walk("nowhere")) == []
 
 
+def test_modification_times_of_drivers_are_read_in_all_their_forms(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t/a", b"content")
+    store: Any = open_store(f"zip://t::{tmp_path}/t.zip")
+    at = 1_700_000_000_000
+    for value, found in [
+        ("2023-11-14T22:13:20Z", at),
+        ("Tue, 14 Nov 2023 22:13:20 GMT", at),
+        (1_700_000_000, at),
+        ("yesterday", 0),
+    ]:
+        info = {"name": "t/a", "size": 7, "type": "file", "modified": value}
+        monkeypatch.setattr(store._filesystem, "info", lambda _, info=info: info)
+        assert store.stat("a").modified_ms == found
+
+
 @pytest.mark.parametrize("name", ["", "t"])
 def test_table_in_an_archive_is_read(tmp_path: Any, name: str) -> None:
     lakelog.write(tmp_path / "t", pl.DataFrame({"x": [1]}))

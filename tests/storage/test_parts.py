@@ -17,7 +17,7 @@ from lakelog.storage.cloud import PART_BYTES, PartedUpload
 from lakelog.storage.conditional import UNKNOWN, Verdict
 from tests.concurrency import run_concurrently
 from tests.storage.backends import Backend
-from tests.storage.conftest import BackendOf
+from tests.storage.conftest import CLOUDS, BackendOf
 from tests.storage.gcs_double import gcs_double
 
 MIB = 1 << 20
@@ -222,3 +222,22 @@ def test_concurrent_uploads_do_not_mix(s3_backend: Backend) -> None:
     run_concurrently(*(partial(work, number) for number in range(4)))
     for number in range(4):
         assert store.read(f"log/{number}") == bytes([number]) * (2 * PART_BYTES + MIB)
+
+
+@pytest.mark.parametrize("backend", CLOUDS)
+def test_file_that_is_replaced_while_it_is_read_is_not_mixed(
+    backend_of: BackendOf, backend: str
+) -> None:
+    server = backend_of(backend)
+    store = server.open(server.fresh())
+    store.put("log/1", b"a" * (4 * MIB))
+    with store.open("log/1", 4 * MIB) as file:
+        assert file.read(10) == b"a" * 10
+        file.seek(MIB)
+        assert file.read(10) == b"a" * 10
+        store.put("log/1", b"b" * (4 * MIB))
+        file.seek(2 * MIB)
+        with pytest.raises(UnavailableError, match="replaced while it was read") as failed:
+            file.read(10)
+        assert failed.value.path == "log/1"
+    assert store.open("log/1").read(10) == b"b" * 10

@@ -26,7 +26,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.ranged import Range
+from lakelog.storage.ranged import Content, Range
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends longer content in blocks, and commits them at the end
@@ -72,7 +72,7 @@ class Azure(DeletesOneByOne):
         """None: every SDK that adlfs supports writes conditionally."""
         return None
 
-    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> Content:
         """One GET at a time, of up to 32 MB."""
         start, end = span or (0, None)
         part = {} if end is None else {"offset": start, "length": end - start}
@@ -80,7 +80,7 @@ class Azure(DeletesOneByOne):
         async with filesystem.service_client.get_blob_client(container=bucket, blob=key) as blob:
             with _converting(key):
                 stream = await blob.download_blob(max_concurrency=1, **options)
-                return bytes(await stream.readall())
+                return bytes(await stream.readall()), stream.properties.etag
 
     async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
         """One Delete Blob."""

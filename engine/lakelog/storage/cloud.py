@@ -32,7 +32,7 @@ from lakelog.storage.conditional import (
     write_until_certain,
 )
 from lakelog.storage.fsspec_store import FsspecStore, unavailable
-from lakelog.storage.ranged import Range
+from lakelog.storage.ranged import Content, Range
 from lakelog.storage.upload import BufferedUpload
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Cloud(Protocol):
         """Why this installation of the driver cannot write conditionally, or None."""
         ...
 
-    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> Content:
         """Read one object, or a range of it, in one request; FileNotFoundError without it."""
         ...
 
@@ -174,7 +174,7 @@ class CloudStore(FsspecStore):
                 return entry._replace(name=name)
         return None
 
-    async def _fetch(self, path: str, span: Range | None = None) -> bytes:
+    async def _fetch(self, path: str, span: Range | None = None) -> Content:
         # Not by the driver's `_cat_file`, which takes a part of some keys for a version.
         bucket, key = self._split(path)
         return await self._cloud.read(self._filesystem, bucket, key, span)

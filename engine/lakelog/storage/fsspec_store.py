@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote, unquote
 
@@ -41,7 +42,7 @@ from lakelog.storage.base import (
 )
 from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.containment import require_contained
-from lakelog.storage.ranged import Range, RangedFile
+from lakelog.storage.ranged import Content, Range, RangedFile
 from lakelog.storage.upload import BufferedUpload
 from lakelog.threads import DaemonPool
 
@@ -231,9 +232,11 @@ class FsspecStore:
         if not size_bytes:  # or a server that does not report it
             return io.BytesIO(self.read(path))
 
+        tags: set[str] = set()
+
         def fetch(ranges: Sequence[Range]) -> list[bytes]:
             with _errors(path):
-                return self._wait(self._cat_ranges(path, ranges))
+                return self._wait(self._cat_ranges(path, ranges, tags))
 
         return cast("BinaryIO", RangedFile(fetch, size_bytes))
 
@@ -259,25 +262,36 @@ class FsspecStore:
         return result
 
     async def _cat(self, path: str) -> bytes:
-        return await asyncio.wait_for(self._fetch(path), _WHOLE_DEADLINE_S)
+        content, _ = await asyncio.wait_for(self._fetch(path), _WHOLE_DEADLINE_S)
+        return content
 
-    async def _fetch(self, path: str, span: Range | None = None) -> bytes:
+    async def _fetch(self, path: str, span: Range | None = None) -> Content:
         """A file, or a range of it, in one request."""
         start, end = span or (None, None)
         found = await self._filesystem._cat_file(self._absolute(path), start=start, end=end)
-        return cast("bytes", found)
+        return found, None
 
-    async def _cat_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+    async def _cat_ranges(self, path: str, ranges: Sequence[Range], tags: set[str]) -> list[bytes]:
+        """Ranges of a file of which all earlier requests had the `tags`."""
         permits = asyncio.Semaphore(IN_FLIGHT)
 
         async def fetch(start: int, end: int) -> bytes:
             async with permits:
                 request = self._fetch(path, (start, end))
-                data = await asyncio.wait_for(request, deadline_s(end - start))
+                data, tag = await asyncio.wait_for(request, deadline_s(end - start))
+            if tag is not None:
+                tags.add(tag)
             # A web server may return the whole file for a request of a range.
             return data[start:end] if len(data) > end - start else data
 
-        return await asyncio.gather(*(fetch(*each) for each in ranges))
+        found = await asyncio.gather(*(fetch(*each) for each in ranges))
+        if len(tags) > 1:
+            raise UnavailableError(
+                "the file was replaced while it was read",
+                path=path,
+                hint="open the table again",
+            )
+        return found
 
     @property
     def refusal(self) -> str | None:
@@ -374,11 +388,18 @@ def _modified_ms(info: dict[str, Any]) -> int:
         if isinstance(value, int | float):
             return int(value * 1000)
         if isinstance(value, str):
-            value = dt.datetime.fromisoformat(value)
+            value = _parsed(value)
         if isinstance(value, dt.datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
             return int(aware.timestamp() * 1000)
     return 0
+
+
+def _parsed(text: str) -> dt.datetime | None:
+    for parse in (dt.datetime.fromisoformat, parsedate_to_datetime):  # of ISO, of HTTP
+        with suppress(ValueError):
+            return parse(text)
+    return None
 
 
 def unavailable(path: str, cause: BaseException) -> UnavailableError:

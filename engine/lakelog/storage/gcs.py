@@ -12,7 +12,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from lakelog.storage.base import FileEntry, report_progress
@@ -28,7 +28,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.ranged import Range
+from lakelog.storage.ranged import Content, Range
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
@@ -55,10 +55,12 @@ class Gcs(DeletesOneByOne):
             return f"lakelog does not support writes with gcsfs {gcsfs.__version__}"
         return None
 
-    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> Content:
         """One GET."""
-        start, end = span or (None, None)
-        return cast("bytes", await filesystem._cat_file(f"{bucket}/{key}", start=start, end=end))
+        part = {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
+        url = filesystem.url(f"{bucket}/{key}")
+        headers, content = await filesystem._call("GET", url, headers=part)
+        return content, headers.get("ETag")
 
     async def delete(self, filesystem: Any, bucket: str, key: str) -> None:
         """Objects: delete."""

@@ -20,6 +20,9 @@ from lakelog.storage.base import SeekableReader
 Range = tuple[int, int]
 """First byte (inclusive) and last byte (exclusive)."""
 
+Content = tuple[bytes, str | None]
+"""Bytes of a file, and the tag (ETag) of the file's content if the store gives one."""
+
 Fetch = Callable[[Sequence[Range]], Sequence[bytes]]
 """Fetches ranges concurrently; each result has the length of its range."""
 

@@ -32,7 +32,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.ranged import Range
+from lakelog.storage.ranged import Content, Range
 
 _CONFIG: Mapping[str, Any] = {
     "max_pool_connections": 64,
@@ -79,18 +79,18 @@ class S3:
             return f"botocore {installed} has no atomic put-if-absent; {needed} and newer have it"
         return None
 
-    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> bytes:
+    async def read(self, filesystem: Any, bucket: str, key: str, span: Range | None) -> Content:
         """One GetObject, repeated also if its response ends early."""
         from s3fs.core import _error_wrapper
 
         part = {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
 
-        async def get() -> bytes:
+        async def get() -> Content:
             answer = await filesystem._call_s3("get_object", Bucket=bucket, Key=key, **part)
             with contextlib.closing(answer["Body"]) as body:
-                return cast("bytes", await body.read())
+                return await body.read(), answer.get("ETag")
 
-        return cast("bytes", await _error_wrapper(get, retries=filesystem.retries))
+        return cast("Content", await _error_wrapper(get, retries=filesystem.retries))
 
     async def write(
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
