@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import polars as pl
 import pytest
 
+import lakelog
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.strict_decoder import Blob, Line, decode_exact, parse_object, text_of
 from lakelog.errors import InvalidActionError, MalformedLogError
@@ -171,6 +174,30 @@ def test_nesting_is_accepted_up_to_its_limit() -> None:
 def test_line_that_is_not_an_object_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedLogError):
         parse_object(Line(line, "p", 1, 0, 0))
+
+
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_action_over_several_lines_is_reported_as_such(
+    tmp_path: Path, form: str, first: int
+) -> None:
+    lakelog.create(tmp_path, {"id": pl.Int64}, format=form, upkeep=False)
+    (commit,) = tmp_path.glob(f"_*_log/{0:020}.json")
+    lines = [json.loads(line) for line in commit.read_bytes().splitlines()]
+    plain = [json.dumps(each) for each in lines[:first]]
+    formatted = [json.dumps(each, indent=2) for each in lines[first:]]
+    commit.write_text("\n".join(plain + formatted))
+    with pytest.raises(MalformedLogError) as caught:
+        lakelog.open(tmp_path).snapshot().files().collect()
+    error = caught.value
+    breaks = formatted[0].count("\n")
+    assert error.message == f"a JSON value is written over {breaks + 1} lines"
+    assert (error.line, error.byte_offset) == (first + 1, sum(len(each) + 1 for each in plain))
+    assert "one JSON object without line breaks" in str(error.expected)
+    # A line that is cut off is still reported as one that is not JSON.
+    commit.write_text(formatted[0][:-5])
+    with pytest.raises(MalformedLogError, match="the line is not valid JSON"):
+        lakelog.open(tmp_path).snapshot().files().collect()
 
 
 def test_text_of_a_value_is_the_string_itself_or_its_json() -> None:

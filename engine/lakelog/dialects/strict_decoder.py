@@ -26,6 +26,8 @@ _MAX_BLANK_LINES = 10_000
 lines, and a compressed file could have hundreds of millions.
 """
 
+_SEARCHED_BYTES = 8 << 20
+
 _INT_BITS = {"long": 64, "integer": 32}
 
 
@@ -58,7 +60,12 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
     for blob in blobs:
         before = rows.count
         for line in _lines(blob):
-            _decode_object(parse_object(line), line, wire, rows, files)
+            try:
+                parsed = parse_object(line)
+            except MalformedLogError as error:
+                _refuse_line_breaks(line, blob, error)
+                raise
+            _decode_object(parsed, line, wire, rows, files)
         if blob.whole and rows.count == before:
             raise no_action(blob)
     return Actions(
@@ -95,8 +102,7 @@ class Line(NamedTuple):
             version=self.version,
             line=self.number + 1,
             byte_offset=self.offset + at,
-            hint="restore the file from a copy; reading stopped here",
-            **fields,
+            **{"hint": "restore the file from a copy; reading stopped here", **fields},
         )
 
 
@@ -202,6 +208,25 @@ def _lines(blob: Blob) -> Iterable[Line]:
                     "the file has too many blank lines", expected=f"at most {_MAX_BLANK_LINES}"
                 )
         offset += len(line) + 1
+
+
+def _refuse_line_breaks(line: Line, blob: Blob, error: MalformedLogError) -> None:
+    """Raise if the line is the first one of a JSON value, as an editor or a formatter writes it."""
+    begin = line.offset - blob.offset
+    text = bytes(blob.data[begin : begin + _SEARCHED_BYTES]).decode("utf-8", "replace")
+    start = len(text) - len(text.lstrip())
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return
+    if breaks := text.count("\n", start, end):
+        raise line.refuse(
+            f"a JSON value is written over {breaks + 1} lines",
+            expected="each action on one line, as one JSON object without line breaks",
+            found=" ".join(text[start : start + 40].split()),
+            hint="restore the file from a copy, or write each action on a line of its own; "
+            "reading stopped here",
+        ) from error
 
 
 def _decode_object(
