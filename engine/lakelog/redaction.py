@@ -33,11 +33,21 @@ _NAME = (
 _SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
 # A value with blanks is quoted; any other ends at a delimiter of a URL, a list or a JSON text.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
+# The working directory in an environment; in a connection string, PWD is a password.
+_WORKING_DIRECTORY = (
+    r"(?:(?<![\w.-])|(?<=\bOLD))(?<![;&])(?<![;&]\s)(?-i:PWD)=/[\w./~+-]*(?:[\s\"',)\]}]|\Z)"
+)
+# A login whose password has a delimiter of a URL, up to the last "@"; a number after a name with a
+# dot is a port. It ends before the next URL, so that no text is scanned twice.
+_USER = r"[^/\s?#:@]*"
+_SERVER = rf"(?:localhost|\[[0-9a-f:.]*\]|(?=[^/\s?#:@.]*\.){_USER}):[0-9]{{1,5}}[/?#]"
+_LONG_LOGIN = rf"://(?!{_SERVER})({_USER}:((?:(?!://)[^\s\"'<>])+))@"
 # A log determines the length of texts, such as paths. Each rule begins with fixed words: one that
 # begins with a repetition scans the rest of the text from every character.
 _RULES = (
     # A password may contain "@": the host begins after the last one.
     (re.compile(r"://[^/\s?#]+@"), f"://{REDACTED}@"),
+    (re.compile(_LONG_LOGIN, re.IGNORECASE), f"://{REDACTED}@"),
     (
         re.compile(
             rf"((?:authorization|cookie)[\"']?\s*[:=]\s*+[\"']?(?:{_SCHEMES})?"
@@ -49,7 +59,7 @@ _RULES = (
     (re.compile(r"\b(bearer\s+)[a-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(
-            rf"({_NAME}[\"']?\s*(?:=|:)\s*)(?!\[redacted\]){_VALUE}",
+            rf"(?!{_WORKING_DIRECTORY})({_NAME}[\"']?\s*(?:=|:)\s*)(?!\[redacted\]){_VALUE}",
             re.IGNORECASE,
         ),
         rf"\1{REDACTED}",
@@ -59,7 +69,14 @@ _MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
 _OPTION = re.compile(rf"{_NAME}$|^key$|connection_?string", re.IGNORECASE)
 
 # User and password of a URL, without the scheme; a user alone is Azure's name of a container.
-_LOGIN = re.compile(r"://([^/\s?#:]*:([^/\s?#]+))@")
+_LOGINS = (
+    re.compile(r"://([^/\s?#:]*:([^/\s?#]+))@"),
+    re.compile(_LONG_LOGIN, re.IGNORECASE),
+)
+_DELIMITER = re.compile(r"[/?#]")
+# The path of a file, whose folders may be partition values such as token=a. The name of the file
+# has a suffix, because a secret may contain "/".
+_FILE = re.compile(r"[^\s;&?:\"'<>]*/[^\s;&?:\"'<>/=]*\.[a-z0-9]{2,8}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
 
 _secrets: dict[str, None] = {}
@@ -94,12 +111,19 @@ def redact_path(path: str) -> str:
 def redacted(value: Any) -> Any:
     """A redacted value for a message: texts are redacted, and exceptions by their own text."""
     if isinstance(value, str):
-        return redact(value)
+        return value if _is_file(value) else redact(value)
     if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(v, str) and _is_file(v) for v in value):
         return value
     text = str(value)
     clean = redact(text)
     return value if clean == text else clean
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the path of a file, without a registered secret."""
+    return bool(_FILE.fullmatch(text)) and not any(secret in text for secret in tuple(_secrets))
 
 
 def register_secrets(options: Mapping[str, Any] | None) -> None:
@@ -115,10 +139,13 @@ def register_secrets(options: Mapping[str, Any] | None) -> None:
 
 def register_location(location: str) -> None:
     """Redact user and password of a URL from now on: drivers repeat them without the scheme."""
-    for login, password in _LOGIN.findall(location):
-        for text in (login, unquote(login)):
+    short, long = _LOGINS
+    for login, password in short.findall(location) or long.findall(location):
+        # A driver divides a URL at the delimiters in a password: "user:pa" is then the host.
+        head, *_ = _DELIMITER.split(login)
+        for text in (login, unquote(login), *([] if head.endswith(":") else [head])):
             _register(text)
-        for text in (password, unquote(password)):
+        for text in (password, unquote(password), *_DELIMITER.split(password)):
             if len(text) >= _LEAST_CHARACTERS:
                 _register(text)
 
