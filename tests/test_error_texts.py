@@ -86,7 +86,7 @@ def of_tables(root: Path) -> Calls:
         "cleanup: retention": lambda: table.cleanup(retention="-3 days"),
         "vacuum: retention": lambda: table.vacuum(retention="1 hour"),
         "vacuum: duration": lambda: table.vacuum(retention="soon"),
-        "write_parquet: folder in use": lambda: snapshot.write_parquet(root / "t"),
+        "write_parquet: folder in use": lambda: snapshot.write_parquet(root / "landing"),
     }
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -643,3 +644,22 @@ def test_an_interrupt_commits_what_was_read(events: library.Table, tmp_path: Pat
     assert b"2 rows" in output
     assert errors == b""
     assert ids(events) == [1, 2]
+
+
+def test_unknown_name_in_the_header_of_csv_is_an_error_of_its_line(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    library.create(tmp_path / "t", {"a": pl.Int64}, upkeep=False)
+    (tmp_path / "f.csv").write_text("nope\n1\n")
+    (tmp_path / "f.ndjson").write_text('{"nope":1}\n')
+    for name, hint in (
+        ("f.csv", "correct the header, and repeat"),
+        ("f.ndjson", "correct the row"),
+    ):
+        words = ("ingest", tmp_path / "t", tmp_path / name, "--directory", tmp_path / f"{name}-log")
+        outcome = lakelog(*words)
+        assert outcome.code == 2
+        assert re.search(r"line +1\n", outcome.errors)
+        assert hint in outcome.errors
+        assert "alter.add_columns" in outcome.errors
+        assert "schema_mode" not in outcome.errors

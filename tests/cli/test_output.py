@@ -219,12 +219,14 @@ def test_suffix_of_another_format_is_refused(lakelog: Any, table: str, tmp_path:
     for suffix, form in (("jsonl", "ndjson"), ("pq", "parquet"), ("arrows", "arrow")):
         assert lakelog("files", table, "--to", tmp_path / f"f.{suffix}").code == 0
         assert len(rows_of((tmp_path / f"f.{suffix}").read_bytes(), form)) > 0
-    for name in ("f.xlsx", "f.json.gz"):
+    for name in ("f.xlsx", "f.json.gz", "f.xyz"):
         refused = lakelog("files", table, "--to", tmp_path / name)
         suffix = name.rpartition(".")[2]
         assert (refused.code, f"no format for .{suffix}" in refused.errors) == (2, True)
         assert not (tmp_path / name).exists()
-    assert lakelog("files", table, "--to", tmp_path / "f.txt").code == 0
+    for name in ("f.txt", "f", "v1.5/f"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        assert lakelog("files", table, "--to", tmp_path / name).code == 0
 
 
 def test_characters_that_the_locale_lacks_are_escaped(tmp_path: Path) -> None:

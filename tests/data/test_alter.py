@@ -388,6 +388,8 @@ def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None
     with pytest.raises(InvalidInputError, match="constraint not found"):
         table.alter.drop_constraint("nope")
     table.alter.drop_constraint("Small")
+    with pytest.raises(InvalidInputError, match="the table has no constraint"):
+        table.alter.drop_constraint("Small")
     assert "delta.constraints.small" not in table.snapshot().metadata.configuration
     table.append(frame(50))
 

@@ -215,7 +215,7 @@ def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
             version=version,
             expected=", ".join(str(v) for v in sorted({c.version for c in listing.checkpoints}))
             or None,
-            hint="write one with checkpoint()",
+            hint="write one with Table.checkpoint, or the command lakelog checkpoint",
         )
     return there[-1]
 

@@ -333,12 +333,21 @@ def _read(
                 ingestor.write(rows)
         except InvalidInputError as error:
             error.path = error.path or rows.file or STANDARD_INPUT
-            step = _next_step(rows, position, is_file=is_file)
-            error.hint = f"{error.hint}; {step}" if error.hint else step
+            known = {column.lower() for column in columns}
+            if error.column is None or error.column.lower() in known:
+                step = _next_step(rows, position, is_file=is_file)
+                error.hint = f"{error.hint}; {step}" if error.hint else step
+            elif form == "csv":
+                error.line, error.hint = 1, f"correct the header, and repeat the command; {_ADD}"
+            else:
+                error.hint = f"{_next_step(rows, position, is_file=is_file)}; {_ADD}"
             raise
         position = after
         line.show()
     return True
+
+
+_ADD = "or add the column first, in Python: Table.alter.add_columns"
 
 
 def _next_step(rows: FileRows, position: int, *, is_file: bool) -> str:

@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -29,10 +30,8 @@ ARROW_FILE = "arrow file"
 """The format of a file named ``.arrow``; ``arrow`` is a stream, in any other file or a pipe."""
 
 _QUOTED = re.compile(r'^"|[,\r\n]')
-_OTHER_FORMATS = frozenset(
-    "7z avro bz2 feather gz html ipc lz4 orc tsv xls xlsx xz zip zst".split()
-)
-"""Suffixes of files whose users would be surprised by a text table."""
+_TEXT = ("", "txt")
+"""Suffixes of files with a text table."""
 
 DEBUG = "lakelog.debug"
 """Key of ``--debug`` in the metadata of a context."""
@@ -345,12 +344,12 @@ def rows(command: _F) -> _F:
 
 def _as_output(form: str | None, to: str | None, limit: int | None, columns: str) -> Output:
     """The options of `rows` as one value; binary output to a terminal is refused."""
-    suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
+    suffix = os.path.splitext(to or "")[1].removeprefix(".").lower()
     if form is None:
         form = _ALIASES.get(suffix, suffix)
-        if form in _OTHER_FORMATS:
+        if form not in (*FORMATS, *_TEXT):
             raise click.UsageError(f"no format for .{suffix}: pass --output {'|'.join(FORMATS)}")
-        form = form if form in FORMATS else "table"
+        form = "table" if form in _TEXT else form
     if form in ("parquet", "arrow") and to is None and sys.stdout.isatty():
         raise InvalidInputError(
             f"{form} is binary and would garble the terminal",

@@ -288,7 +288,8 @@ class Alter:
         key = next((k for k in known if k.lower() == f"{CONSTRAINT_PROPERTY}{name}".lower()), None)
         if key is None:
             names = ", ".join(k[len(CONSTRAINT_PROPERTY) :] for k in known)
-            raise InvalidInputError("constraint not found", expected=names or "none", found=name)
+            message = "constraint not found" if names else "the table has no constraint"
+            raise InvalidInputError(message, expected=names or None, found=name)
         tx.set_metadata(configuration={key: None})
         return tx.commit()
 

@@ -64,8 +64,8 @@ BATCH_APPENDS = 100
 
 
 _MISSING = (
-    "pass the directory of a log, of a keyed store or an Ingestor its folder wal; without "
-    "read_only a new log is created"
+    "pass the directory of a log; that of a keyed store or an Ingestor is their folder wal. "
+    "Without read_only a new log is created"
 )
 
 
