@@ -190,8 +190,15 @@ def _error(
         f"{name} must be {wanted}, got {_shown(name, value)}",
         expected=wanted,
         found=type(value).__name__,
-        hint=f"pass [{_shown(name, value)}]" if _is_text_for_texts(wanted, value) else None,
+        hint=_next_step(name, wanted, value),
     )
+
+
+def _next_step(name: str, wanted: str, value: object) -> str | None:
+    if _is_text_for_texts(wanted, value):
+        return f"pass [{_shown(name, value)}]"
+    is_table = hasattr(value, "snapshot") and hasattr(value, "append")  # in a higher layer
+    return "use its method, such as table.append(df)" if is_table and "path" in wanted else None
 
 
 def _is_text_for_texts(wanted: str, value: object) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import arro3.core
 import deltalake
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -180,9 +181,18 @@ def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
     [
         ([{"id": 1}], r"pass polars\.DataFrame"),
         ({"id": [1]}, r"pass polars\.DataFrame"),
+        ([ROWS, ROWS], r"pass polars\.concat"),
+        ([pa.table({"id": [1]}), pa.table({"id": [2]})], r"pyarrow\.concat_tables"),
+        ([pa.record_batch({"id": [1]}), pa.record_batch({"n": [1]})], r"pyarrow\.concat_tables"),
+        (iter(pa.table({"id": [1]}).to_batches()), r"RecordBatchReader\.from_batches"),
+        (pl.Series("id", [1]), r"to_frame\(\)"),
+        (pd.Series([1], name="id"), r"to_frame\(\)"),
+        (np.array([[1]]), "schema="),
+        ("rows.parquet", r"polars\.scan_parquet"),
+        (Path("rows.parquet"), r"polars\.scan_parquet"),
         (pl.DataFrame({"id": [0.1]}), "cast the column before the write"),
     ],
-    ids=["list", "dict", "lossy"],
+    ids=str,
 )
 def test_errors_of_refused_rows_have_a_hint(tmp_path: Path, given_rows: object, hint: str) -> None:
     with pytest.raises(InvalidInputError, match=hint):

@@ -635,3 +635,9 @@ def test_sparse_column_of_pandas_is_refused_with_the_way_to_make_it_dense(tmp_pa
     with pytest.raises(InvalidInputError, match=r"frame\['c'\].sparse.to_dense") as refused:
         lakelog.write(tmp_path, frame)
     assert refused.value.column == "c"
+
+
+def test_table_instead_of_a_path_is_refused_with_its_own_method(tmp_path: Path) -> None:
+    table: Any = lakelog.create(tmp_path, ROWS.schema, upkeep=False)
+    with pytest.raises(InvalidInputError, match=r"use its method, such as table\.append"):
+        lakelog.write(table, ROWS)

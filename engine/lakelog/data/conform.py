@@ -20,6 +20,7 @@ Writer Requirements for Column Mapping. Delta Lake, schema evolution on write (`
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import warnings
@@ -163,10 +164,28 @@ def _is_batch(rows: object) -> bool:
 def _not_rows(rows: object) -> InvalidInputError:
     return InvalidInputError(
         "invalid input: not a table of rows",
-        expected="a Polars, pandas or Arrow frame, or an Arrow reader",
+        expected="a Polars, pandas or Arrow frame, an Arrow reader, or a list of record batches",
         found=type(rows).__name__,
-        hint="pass polars.DataFrame(rows)" if isinstance(rows, list | dict) else None,
+        hint=_as_rows(rows),
     )
+
+
+def _as_rows(rows: object) -> str | None:
+    """The next step for rows in another form."""
+    match rows:
+        case [pl.DataFrame() | pl.LazyFrame(), *_]:
+            return "pass polars.concat(rows)"
+        case [pa.Table() | pa.RecordBatch(), *_]:
+            return "pass one table: pyarrow.concat_tables, with promote_options for other schemas"
+        case list() | tuple() | dict():
+            return "pass polars.DataFrame(rows)"
+        case np.ndarray():
+            return "pass polars.DataFrame(rows, schema=[the names of the columns])"
+        case str() | bytes() | os.PathLike():
+            return "pass the rows of the file, such as polars.scan_parquet(path)"
+        case Iterator():
+            return "pass pyarrow.RecordBatchReader.from_batches(schema, batches)"
+    return "pass rows.to_frame()" if hasattr(rows, "to_frame") else None
 
 
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
