@@ -10,6 +10,7 @@ import random
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 import lakelog
 from lakelog import ConflictError, Table
 from lakelog.dialects.delta import DIALECT
-from lakelog.log.context import Log
+from lakelog.log.context import Log, now_ms
 from lakelog.storage import open_store
 from lakelog.transaction import log_tail
 from lakelog.transaction.runtime import Runtime
@@ -135,6 +136,21 @@ def test_writer_keeps_a_bounded_number_of_log_tails(
     assert paths(lakelog.open(where)) == [f"f{number:02}" for number in range(12)]
     with table.transaction() as tx:
         assert tx.snapshot.files().collect().height == 12
+
+
+def test_in_commit_timestamps_increase_after_the_last_commit_was_deleted(tmp_path: Path) -> None:
+    stamped = {"delta.enableInCommitTimestamps": "true"}
+    table = lakelog.create(tmp_path, {"id": pl.Int64}, configuration=stamped, upkeep=False)
+    hour_ms = 3_600_000
+    ahead = Table(replace(table.log, clock=lambda: now_ms() + hour_ms))  # another writer's clock
+    append(ahead, "a")
+    ahead.checkpoint()
+    last = ahead.snapshot().in_commit_timestamp
+    assert last is not None
+    (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
+    behind = lakelog.open(tmp_path, upkeep=False)
+    append(behind, "b")
+    assert behind.snapshot().in_commit_timestamp == last + 1
 
 
 def test_threads_share_a_log_tail(where: str) -> None:

@@ -162,11 +162,17 @@ class LogTail:
 
     @cached_property
     def in_commit_timestamp(self) -> int | None:
-        """The in-commit timestamp of the log tail's own commit; None if it has none."""
+        """The in-commit timestamp of the log tail's own commit; None if it has none. If the commit
+        was deleted below a checkpoint, that in its version checksum.
+        """
         if self._step is not None:
             info = self._step.info
         else:
             info = self.snapshot.read_state(lambda state: state.last_commit_info)
+        if info is None and self.table.is_active("inCommitTimestamp"):
+            recorded = self.log.dialect.version_checksum(self.log.store, self.version) or {}
+            at = recorded.get("inCommitTimestampOpt")
+            return at if type(at) is int else None
         return in_commit_timestamp(info) if info is not None else None
 
     @property
