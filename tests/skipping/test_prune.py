@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
@@ -24,6 +25,7 @@ from lakelog.skipping.values import TypedPartitions, typed_partitions
 from tests.budget import share_of
 
 MAP = pl.Map(pl.String, pl.String)
+_BERLIN = ZoneInfo("Europe/Berlin")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = "isfgtdmbx"
 TYPES: dict[str, Any] = {
@@ -693,8 +695,8 @@ def test_unknown_column_raises_with_the_closest_names() -> None:
     ("where", "message"),
     [
         (i + 1, "Boolean"),
-        (i > "x", "schema"),
-        (t > datetime(2024, 1, 1), "schema"),
+        (i > "x", "types that do not fit"),
+        (s.dt.year() > 1, "schema"),
         (pl.all() > 1, "several columns"),
         (pl.col("^[id]$") > 1, "several columns"),
         ("i > 1", "expression"),
@@ -704,6 +706,27 @@ def test_unknown_column_raises_with_the_closest_names() -> None:
 def test_invalid_predicate_raises(where: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         referenced_columns(where, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("where", "column", "hint"),
+    [
+        (t == datetime(2026, 3, 29, tzinfo=_BERLIN), "t", "astimezone(dt.UTC)"),
+        (t.is_in([datetime(2026, 3, 29)]), "t", "replace(tzinfo=dt.UTC)"),
+        (pl.lit(datetime(2026, 1, 1, tzinfo=_BERLIN)) < pl.col("z"), "z", "(tzinfo=None)"),
+        (pl.col("z").is_null() & (s == 1), "s", "its own type"),
+    ],
+    ids=str,
+)
+def test_value_of_a_type_that_does_not_fit_raises_with_column_and_types(
+    where: pl.Expr, column: str, hint: str
+) -> None:
+    types = {"t": "timestamp", "z": "timestamp_ntz", "s": "string"}
+    fields = (contract.Field(name, contract.Primitive(type_)) for name, type_ in types.items())
+    with pytest.raises(InvalidInputError, match=r"types that do not fit: .* and ") as raised:
+        referenced_columns(where, contract.Struct(tuple(fields)))
+    assert raised.value.column == column
+    assert hint in (raised.value.hint or "")
 
 
 def test_referenced_columns_are_in_schema_order_without_duplicates() -> None:

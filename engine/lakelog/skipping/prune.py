@@ -98,14 +98,34 @@ def row_wise(
     try:
         outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:
-        raise InvalidInputError(
-            f"{name} does not fit the table's schema",
-            found=expr,
-            hint=_OWN_TYPE,
-        ) from cause
+        raise _misfit(expr, empty, name) from cause
     checks = (_require_comparable,) if adds_fields else (_require_comparable, _require_same_fields)
     _check_nodes(expr, node, empty.lazy(), name, checks)
     return outcome, columns
+
+
+def _misfit(expr: pl.Expr, empty: pl.DataFrame, name: str) -> InvalidInputError:
+    """The error of the innermost part that Polars cannot evaluate, with its column and types."""
+    children = list(reversed(expr.meta.pop()))
+    types = _types_of(children, empty.lazy())
+    for child in children:
+        try:
+            empty.select(child.alias(""))
+        except _REFUSALS:
+            return _misfit(child, empty, name)
+    message, hint = f"{name} does not fit the table's schema", _OWN_TYPE
+    roots = expr.meta.root_names()
+    if len(types) > 1:
+        message = f"{name} has values of types that do not fit: {types[0]} and {types[1]}"
+        ours, value = types[:2] if children[0].meta.root_names() else types[1::-1]
+        each = value.inner if isinstance(value, pl.List) else value
+        if isinstance(ours, pl.Datetime) and isinstance(each, pl.Datetime):
+            utc = "replace(tzinfo=dt.UTC)" if each.time_zone is None else "astimezone(dt.UTC)"
+            hint = f"the column has times in UTC: pass value.{utc}"
+            if ours.time_zone is None:
+                hint = "the column has times without a zone: pass value.replace(tzinfo=None)"
+    column = roots[0] if roots else None
+    return InvalidInputError(message, column=column, found=expr, hint=hint)
 
 
 _Check = Callable[[pl.Expr, Any, Sequence[pl.Expr], pl.LazyFrame, str], None]
