@@ -148,6 +148,11 @@ def require_path(name: str, value: object) -> None:
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
 
+def local_path(path: str | bytes | os.PathLike[Any]) -> str:
+    """The path of a local file or folder; ``~`` at its beginning is the home folder."""
+    return os.path.expanduser(os.fsdecode(path))
+
+
 def path_text(name: str, value: object) -> str:
     """The text of a path or URL; raises ArgumentTypeError, also for a path of bytes."""
     return os.fspath(_converted(name, _PATH, value))  # type: ignore[no-any-return] # `_path` checks

@@ -26,6 +26,7 @@ from lakelog.storage import LogStore, open_store
 from lakelog.storage import local as local_module
 from lakelog.storage.fsspec_store import FsspecStore, _modified_ms
 from lakelog.storage.local import LocalStore
+from lakelog.wal.inspect import inspect
 
 Write = Callable[[str, bytes], None]
 
@@ -284,6 +285,32 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert table.path == str(home / "orders")
     assert sorted(table.to_polars()["id"]) == [1, 2]
     assert not (tmp_path / "~").exists()
+
+
+def test_a_tilde_is_the_home_folder_in_every_local_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    rows = pl.DataFrame({"id": [1]})
+    lakelog.write("~/t", rows)
+    table = lakelog.open("~/t", cache="~/cache", upkeep=False)
+    monkeypatch.setenv("LAKELOG_CACHE", "~/other")
+    lakelog.open("~/t", upkeep=False)
+    table.report("~/report.html")
+    table.clone("~/clone", upkeep=False)
+    assert lakelog.open("~/clone", allow_external="~/t").to_polars().equals(rows)
+    lakelog.WriteAheadLog("~/log").close()
+    assert inspect("~/log").directory == str(home / "log")
+    lakelog.KeyedStore("~/keyed").close()
+    with lakelog.Ingestor("~/t", "~/ingest") as ingestor:
+        ingestor.write(rows)
+    assert lakelog.Ingestor.pending_rows("~/ingest").height == 0
+    assert not (tmp_path / "~").exists()
+    made = {"t", "cache", "other", "report.html", "clone", "log", "keyed", "ingest"}
+    assert {path.name for path in home.iterdir()} == made
 
 
 @pytest.mark.parametrize("spelling", ["t", "./t", "link/../t"])

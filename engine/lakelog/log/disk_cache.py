@@ -36,7 +36,7 @@ from lakelog import telemetry
 from lakelog.dialects.log_content import Checkpoint
 from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError
-from lakelog.input_validation import checked_methods, require_int, require_path
+from lakelog.input_validation import checked_methods, local_path, require_int, require_path
 from lakelog.redaction import redact
 from lakelog.storage.base import FileEntry
 from lakelog.version import __version__
@@ -84,7 +84,7 @@ class DiskCache(Displayed):
         self, directory: str | os.PathLike[str], max_bytes: int = _DEFAULT_MAX_BYTES
     ) -> None:
         require_path("directory", directory)
-        self.directory = os.path.abspath(_made_private(os.fsdecode(directory)))
+        self.directory = os.path.abspath(_made_private(directory))
         self.max_bytes = require_int("max_bytes", max_bytes, 1, 1 << 62)
 
     def __repr__(self) -> str:
@@ -495,11 +495,13 @@ def _is_own(found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
 
 
-def _made_private(directory: str) -> str:
+def _made_private(path: str | os.PathLike[str]) -> str:
     """Create the cache's folder; refuse one of other writers, because its content is trusted."""
+    directory = os.fsdecode(path)
     if not directory:
         raise InvalidInputError("the cache folder must not be empty", expected="a local folder")
     try:
+        directory = local_path(directory)
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.stat(directory)
     except (OSError, ValueError) as cause:

@@ -27,6 +27,7 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_labels
+from lakelog.input_validation import local_path
 from lakelog.log.context import Log, utc_time
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
@@ -79,6 +80,7 @@ def write_report(
     page = render(log, snapshot, health, sizes).encode()
     target = os.fspath(path)
     try:
+        target = local_path(target)
         with replaced(target) as file:
             file.write(page)
     except OSError as cause:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from lakelog.errors import ExternalPathError, InvalidInputError
-from lakelog.input_validation import path_text
+from lakelog.input_validation import local_path, path_text
 
 LOCAL = "file://"
 """`Address.store` of local disk."""
@@ -92,7 +92,7 @@ class External:
                 found=repr(allow_external)[:200],
             )
         try:
-            folders = [a for each in texts for a in _addresses_of(each)]
+            folders = [a for each in texts for a in _addresses_of(local_path(each))]
         except InvalidInputError:
             raise
         except ValueError as cause:  # a NUL character or a lone surrogate

@@ -15,7 +15,7 @@ from lakelog.errors import (
     MissingDependencyError,
     UnavailableError,
 )
-from lakelog.input_validation import path_text
+from lakelog.input_validation import local_path, path_text
 from lakelog.redaction import redact, register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.containment import path_of_file_url
@@ -74,7 +74,7 @@ def _spelled(aliases: Mapping[str, _Alias], *prefixes: str) -> dict[str, _Alias]
 
 def _existing_path(value: Any) -> str:
     """The path of a file: gcsfs sends one that does not exist to Google, as an access token."""
-    path: str = os.path.expanduser(os.fspath(value))
+    path: str = local_path(value)
     if not os.path.isfile(path):
         raise ValueError("it is not the path of an existing file")
     return path
@@ -214,7 +214,7 @@ def open_store(
         return _open_local(path)
     # A colon alone is legal in a local path; only ://, or a chained URL, indicates a protocol.
     if "://" not in text and "::" not in text:
-        return _open_local(os.path.expanduser(text))
+        return _open_local(local_path(text))
     return _open_remote(text, dict(storage_options or {}))
 
 

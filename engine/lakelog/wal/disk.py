@@ -37,7 +37,7 @@ from lakelog.errors import (
     NotFoundError,
     UnavailableError,
 )
-from lakelog.input_validation import is_unicode, require_path
+from lakelog.input_validation import is_unicode, local_path, require_path
 
 
 class Closing(Displayed, ABC):
@@ -125,7 +125,7 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
             expected="the path of a directory",
             found=repr(name),
         )
-    path = above = os.path.abspath(name)
+    path = above = os.path.abspath(local_path(name))
     while not os.path.lexists(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
     if os.path.isfile(above):

@@ -13,6 +13,7 @@ import numpy as np
 
 from lakelog.display import Displayed
 from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.input_validation import local_path
 from lakelog.wal.disk import Disk, LocalDisk, disk_errors
 from lakelog.wal.historic.log import Finding, HistoricFormat
 from lakelog.wal.historic.reader import historic_names, names_in, read_historic
@@ -90,7 +91,7 @@ def inspect(
     """Inspect a log of any format. Damage is reported in the result, never raised. Raises
     NotFoundError without a log, UnsupportedError for a log of a later version of lakelog.
     """
-    path = os.fspath(directory)
+    path = local_path(directory)
     disk = disk or LocalDisk()
     names = names_in(disk, path)
     if names is None:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lakelog.input_validation import local_path
 from lakelog.wal.disk import Disk, LocalDisk, disk_errors
 from lakelog.wal.frames import SEGMENT_MAGIC
 from lakelog.wal.historic.log import (
@@ -93,12 +94,13 @@ def read_historic(
         expected = ", ".join(FORMATS)
         raise InvalidInputError("unknown format", expected=expected, found=format)
     disk = disk or LocalDisk()
+    path = local_path(path)
     try:
-        files = [(each, _read(disk, each)) for each in _paths(disk, os.fspath(path))]
+        files = [(each, _read(disk, each)) for each in _paths(disk, path)]
     except NotFoundError:
         if not missing_ok:
             raise
-        return _decode([(os.fspath(path), b"")], format or "003")
+        return _decode([(path, b"")], format or "003")
     log = decode(files, format)
     if strict:
         log.check()

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from lakelog.display import Displayed
 from lakelog.errors import InternalError, InvalidInputError, NotFoundError
+from lakelog.input_validation import local_path
 from lakelog.telemetry import event
 from lakelog.wal.disk import Bytes, Disk, HeldLock, LocalDisk, disk_errors, require_held
 from lakelog.wal.encode import Columns, Compression, Framing, check_columns, pack_columns
@@ -134,7 +135,7 @@ def upgrade(
         LogLockedError: Another process writes to the new log, or upgrades.
         UnavailableError: The disk failed; nothing is lost, and upgrading again continues.
     """
-    work = _Upgrade(os.fspath(directory), disk or LocalDisk())
+    work = _Upgrade(local_path(directory), disk or LocalDisk())
     names = names_in(work.disk, work.directory)
     if names is None:
         raise NotFoundError(
