@@ -18,7 +18,12 @@ import lakelog
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies
-from lakelog.dialects.log_content import CheckpointWriter, StagedCheckpoint
+from lakelog.dialects.log_content import (
+    STRUCT_STATISTICS,
+    TYPED_STATISTICS,
+    CheckpointWriter,
+    StagedCheckpoint,
+)
 from lakelog.errors import CheckpointValidationError, InvalidActionError, LakelogWarning
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store
@@ -346,8 +351,9 @@ def test_wrong_typed_copy_is_detected(tmp_path: Path, monkeypatch: pytest.Monkey
     original = TypedCopies.columns
 
     def other(copies: TypedCopies, files: pl.DataFrame) -> Any:
-        shifted = files.with_columns(pl.col("stats").str.replace('"id":', '"id":1'))
-        return original(copies, shifted)
+        texts = pl.col("stats").str.replace('"id":', '"id":1')
+        without_typed = files.drop(STRUCT_STATISTICS, TYPED_STATISTICS, strict=False)
+        return original(copies, without_typed.with_columns(texts))
 
     monkeypatch.setattr(TypedCopies, "columns", other)
     assert "typed statistics differ" in assert_refused(CLASSIC, tmp_path).message

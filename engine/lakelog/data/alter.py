@@ -448,12 +448,12 @@ def _require_unreferenced(
         found["partitionColumns"] = column
     if to is None and not is_clusterable(new, clustering_columns(snapshot)):
         found[CLUSTERING] = column
-    for where, text in found.items():
+    if found:
         raise SchemaEvolutionError(
             "the column is referred to elsewhere in the table's metadata",
             column=column,
             expected="no reference to it",
-            found=f"{where}: {text}",
+            found="; ".join(f"{where}: {text}" for where, text in found.items()),
             hint="remove the reference first",
         )
 
