@@ -115,6 +115,8 @@ def run(page: str, folder: str | Path, shell: dict[str, str] | None = None) -> N
         if block.language == "python":
             # The line breaks give an error the line number of the page.
             exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
+        elif block.language == "py":  # needs a service that the tests do not have
+            compile(block.text, page, "exec")
         elif block.language != "text":
             assert block.language == "sh", f"{page}, line {block.line}: unknown language"
             for command in commands(block):
