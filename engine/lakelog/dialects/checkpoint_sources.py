@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.arrow_arrays import LEGACY_MAPS, has_legacy_maps
 from lakelog.dialects.log_content import Checkpoint
 from lakelog.dialects.row_group_records import BoundsType, read_record
 from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
@@ -220,12 +221,16 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
         ValueError,
         MemoryError,
     ) as cause:
-        reason = next(iter(str(cause).splitlines()), type(cause).__name__)
+        reason = next(iter(str(cause).splitlines()), type(cause).__name__)[:200].rstrip(".")
+        is_legacy = has_legacy_maps(cause)
+        if is_legacy:
+            reason = LEGACY_MAPS
+            hint = "write a checkpoint with Delta on Spark, by a newer version of it"
         raise MalformedLogError(
-            f"the checkpoint cannot be read: {reason[:200].rstrip('.')}",
+            f"the checkpoint cannot be read: {reason}",
             path=path,
             version=version,
-            expected="whole Parquet",
+            expected=None if is_legacy else "whole Parquet",
             hint=hint,
         ) from cause
 
