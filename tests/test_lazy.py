@@ -23,12 +23,12 @@ OPENING = {
     "": "arrow_arrays display errors input_validation lazy redaction snapshot table "
     "table_functions telemetry threads version",
     "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
-    "json_layout log_content ndjson properties protocol_rules registry row_validation "
+    "json_layout log_content log_folders ndjson properties protocol_rules registry row_validation "
     "strict_decoder truncation_marks",
     "dialects.delta": "dialect last_checkpoint names paths properties protocol",
     "log": "base_checkpoint cache checksum_conflicts context files opening properties "
     "repeated_files replay segment snapshot state",
-    "model": "actions contract durations metadata reconcile",
+    "model": "actions column_names contract durations metadata reconcile",
     "skipping": "intervals json_texts prune statistics values",
     "sql": "condition",
     "storage": "base bounded containment durable local ranged resolve upload",
