@@ -192,7 +192,20 @@ def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
         (Path("rows.parquet"), r"polars\.scan_parquet"),
         (pl.DataFrame({"id": [0.1]}), "cast the column before the write"),
     ],
-    ids=str,
+    ids=[
+        "list of dicts",
+        "dict",
+        "list of frames",
+        "list of tables",
+        "batches of different schemas",
+        "iterator",
+        "Polars series",
+        "pandas series",
+        "NumPy array",
+        "text of a path",
+        "path",
+        "numbers with a fraction",
+    ],
 )
 def test_errors_of_refused_rows_have_a_hint(tmp_path: Path, given_rows: object, hint: str) -> None:
     with pytest.raises(InvalidInputError, match=hint):
