@@ -115,7 +115,7 @@ def test_file_instead_of_a_directory_is_an_incorrect_call(tmp_path: Path, kind: 
             assert refused.value.path == str(file)
     with pytest.raises(NotFoundError) as missing:
         kind(tmp_path / "none", read_only=True)
-    assert "without read_only a new" in str(missing.value.hint)
+    assert "ithout read_only a new" in str(missing.value.hint)
     assert os.listdir(tmp_path) == ["file"]
 
 
