@@ -104,6 +104,11 @@ def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, ki
     assert not (folder / "_delta_log").exists()
 
 
+def test_a_location_that_cannot_be_listed_is_refused_by_the_store(tmp_path: Path) -> None:
+    with pytest.raises(lakelog.LakelogError, match="File name too long"):
+        lakelog.create(tmp_path / ("x" * 300), {"id": pl.Int64})
+
+
 @pytest.mark.parametrize("kind", [WriteAheadLog, KeyedStore])
 def test_file_instead_of_a_directory_is_an_incorrect_call(tmp_path: Path, kind: Any) -> None:
     file = tmp_path / "file"

@@ -46,7 +46,10 @@ def require_own_directory(disk: Disk, directory: str) -> None:
 def require_no_log(folder: str) -> None:
     """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor."""
     for directory in (folder, f"{folder}/{LOG_FOLDER}"):
-        found = segments_in(names_in(LocalDisk(), directory))
+        try:
+            found = segments_in(names_in(LocalDisk(), directory))
+        except (OSError, ValueError):  # such as a name that is too long: creating the table fails
+            return
         if found:
             raise InvalidInputError(
                 "the folder contains a write-ahead log: vacuum of a table would delete its files",
