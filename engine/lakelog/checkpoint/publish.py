@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import Checkpoint, StagedCheckpoint, StagedFile
@@ -81,14 +82,8 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
     """Advance the pointer to a published checkpoint; never raises `LakelogError`."""
     if staged.pointer is None:
         return Published(False)
-    path, content = staged.pointer
-    version = staged.checkpoint.version
-    try:
-        if _points_to_later(store, dialect, path, version):
-            return Published(False)
-        return Published(_put(store, path, content))
-    except LakelogError as error:
-        return Published(False, f"the pointer {path} was not updated: {error.message}")
+    write = partial(_put, store, *staged.pointer)
+    return _advance(store, dialect, staged.pointer[0], staged.checkpoint.version, write)
 
 
 def point_at(log: Log, checkpoint: Checkpoint) -> bool:
@@ -101,15 +96,21 @@ def restore_pointer(log: Log, checkpoint: Checkpoint, protocol: Protocol) -> Pub
     """Point to a published checkpoint, unless the pointer names it or a later one; never raises
     `LakelogError`.
     """
-    store, dialect, path = log.store, log.dialect, log.dialect.pointer_path
-    if not dialect.may_be_pointed_to(checkpoint, protocol):
+    store, dialect, version = log.store, log.dialect, checkpoint.version
+    if not dialect.may_be_pointed_to(checkpoint, protocol) or log.pointed_version() == version:
         return Published(False)
+    write = partial(point_at, log, checkpoint)
+    return _advance(store, dialect, dialect.pointer_path, version, write)
+
+
+def _advance(
+    store: LogStore, dialect: Dialect, path: str, version: int, write: Callable[[], bool]
+) -> Published:
+    """Write the pointer to a version unless it names a later one."""
     try:
-        if log.pointed_version() == checkpoint.version:
+        if _points_to_later(store, dialect, path, version):
             return Published(False)
-        if _points_to_later(store, dialect, path, checkpoint.version):
-            return Published(False)
-        return Published(point_at(log, checkpoint))
+        return Published(write())
     except LakelogError as error:
         return Published(False, f"the pointer {path} was not updated: {error.message}")
 
