@@ -55,6 +55,17 @@ def _make(where: Path, form: str, layout: str, configuration: dict[str, str] | N
             table.checkpoint(layout=layout)
 
 
+def without_two_files(where: Path) -> Table:
+    """A copy of a log with its data files, but without two in folders of their own."""
+    table = checkpointed(where)
+    for name in paths(table):
+        (where / name).write_bytes(bytes(int(name[1:])))
+    with table.transaction() as tx:
+        tx.add(path="p=a/x", size=1)
+        tx.add(path="p=b/x", size=1)
+    return table
+
+
 def plan_of(table: Table, **options: Any) -> RepairPlan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
@@ -383,12 +394,7 @@ def test_an_empty_file_is_reported_also_if_the_log_records_no_length(tmp_path: P
 @pytest.mark.parametrize("link", ["p=a", "p=a/x"])
 def test_files_behind_a_dangling_link_are_not_removed(tmp_path: Path, link: str) -> None:
     where = tmp_path / "table"
-    table = checkpointed(where)
-    for name in paths(table):
-        (where / name).write_bytes(bytes(int(name[1:])))
-    with table.transaction() as tx:
-        tx.add(path="p=a/x", size=1)
-        tx.add(path="p=b/x", size=1)
+    table = without_two_files(where)
     (where / link).parent.mkdir(exist_ok=True)
     (where / link).symlink_to(tmp_path / "not mounted")
     report = repaired(table, remove_missing=True)
@@ -403,12 +409,7 @@ def test_files_in_a_folder_that_cannot_be_read_are_reported_and_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = tmp_path / "table"
-    table = checkpointed(where)
-    for name in paths(table):
-        (where / name).write_bytes(bytes(int(name[1:])))
-    with table.transaction() as tx:
-        tx.add(path="p=a/x", size=1)
-        tx.add(path="p=b/x", size=1)
+    table = without_two_files(where)
     for folder in ("p=a", "lost+found"):
         (where / folder).mkdir()
         deny(monkeypatch, where / folder)
