@@ -149,7 +149,7 @@ def test_a_property_that_failed_is_computed_again() -> None:
     assert not lazy._turns
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_forked_process_does_not_wait_for_threads_of_its_parent() -> None:
     """A thread computes a property, and another lists a table in memory, while the process forks;
     the fork is made inside of another property, which both processes then complete.

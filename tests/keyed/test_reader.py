@@ -258,7 +258,7 @@ def test_reader_raises_if_the_store_changes_during_every_attempt(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_store_of_another_process_is_read_while_it_writes_and_after_its_kill(
     tmp_path: Path,
 ) -> None:

@@ -287,7 +287,7 @@ def test_garbage_collected_log_is_not_locked(tmp_path: Path) -> None:
         assert log.current_seq_num() == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_forked_process_must_not_write(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k", b"")
