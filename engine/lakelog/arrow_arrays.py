@@ -170,14 +170,3 @@ class _Retyped:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return self.type_.__arrow_c_schema__(), self.array.__arrow_c_array__()[1]
-
-
-LEGACY_MAPS = (
-    "its maps are in the form of parquet-mr 1.11.0, which pyarrow does not read (PARQUET-1879); "
-    "the file is not damaged"
-)
-
-
-def has_legacy_maps(error: BaseException) -> bool:
-    """Whether an error of pyarrow is about `LEGACY_MAPS`, whose groups have the type of nulls."""
-    return "Logical type Null cannot be applied to group" in str(error)

@@ -22,19 +22,18 @@ import pytest
 import lakelog
 from lakelog import Table
 from lakelog.data.parquet_file import ParquetCopy
-from lakelog.data.thrift_compact import (
-    STRUCT,
+from lakelog.dialects.thrift_compact import (
     Value,
-    read_binary,
     read_list,
     read_struct,
     write_list,
     write_number,
     write_struct,
 )
-from lakelog.errors import CorruptionError, LakelogError, UnsupportedFeatureError
+from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from tests.budget import rng_of, share_of
+from tests.footers import rewritten_footer
 
 COUNT = 4_000
 ROWS = pl.DataFrame(
@@ -350,41 +349,6 @@ def test_files_with_other_field_ids_are_decoded(
     assert copied == []
     assert "77" not in ids_of(pa.struct(list(pq.read_schema(data_file(tmp_path))))).values()
     assert table.to_polars().equals(UPDATED.select(table.to_polars().columns))
-
-
-def rewritten_footer(file: Path, change: Callable[[dict[int, Value]], object]) -> None:
-    """Change the fields of a file's footer."""
-    data = file.read_bytes()
-    length = int.from_bytes(data[-8:-4], "little")
-    fields = read_struct(data[-8 - length : -8])
-    change(fields)
-    footer = write_struct(fields)
-    file.write_bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
-
-
-def of_parquet_mr_1_11_0(fields: dict[int, Value]) -> None:
-    """Give the groups inside maps the logical type that this version writes (PARQUET-1879)."""
-    schema = [read_struct(each) for each in read_list(fields[2])]
-    for element in schema:
-        if read_binary(element.get(4)) == b"key_value":
-            element[10] = Value(STRUCT, write_struct({11: Value(STRUCT, b"\0")}))
-    fields[2] = write_list(map(write_struct, schema))
-
-
-def test_maps_of_parquet_mr_1_11_0_are_unsupported_not_damaged(tmp_path: Path) -> None:
-    rows = pa.table({"m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))})
-    lakelog.write(tmp_path, rows)
-    table = lakelog.open(tmp_path, upkeep=False)
-    (file,) = tmp_path.glob("*.parquet")
-    file = file.rename(tmp_path / "old.parquet")
-    rewritten_footer(file, of_parquet_mr_1_11_0)
-    with table.transaction() as tx:
-        (old,) = tx.read().collect().iter_slices(1)
-        tx.remove(old)
-        tx.add(path=file.name, size=file.stat().st_size, stats='{"numRecords":1}')
-        tx.replace_rows()
-    with pytest.raises(UnsupportedFeatureError, match=r"parquet-mr 1\.11\.0.*not damaged"):
-        table.to_polars()
 
 
 def test_fields_with_negative_numbers_are_kept() -> None:

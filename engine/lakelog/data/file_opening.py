@@ -20,14 +20,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.arrow_arrays import LEGACY_MAPS, has_legacy_maps
+from lakelog.dialects.parquet_files import open_parquet
 from lakelog.errors import (
     CorruptionError,
     ExternalPathError,
     LakelogError,
     NotFoundError,
     UnavailableError,
-    UnsupportedFeatureError,
 )
 from lakelog.redaction import redact_path
 from lakelog.storage.bounded import FileLocator, on_local_disk, unbounded
@@ -78,7 +77,7 @@ class Sources(FileLocator):
             source = store.open(name, size_bytes)
         try:
             _require_size(size_bytes, source.size() if is_local else None)
-            file = pq.ParquetFile(
+            file = open_parquet(
                 source,
                 buffer_size=_BUFFER_BYTES if is_local else 0,
                 pre_buffer=not is_local,
@@ -140,14 +139,6 @@ def raise_explained(
                 version=version,
                 found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
                 hint="read fewer columns, use smaller batches, or allow more memory",
-            ) from error
-        case pa.ArrowException() | OSError() if has_legacy_maps(error):
-            raise UnsupportedFeatureError(
-                f"a data file cannot be read: {LEGACY_MAPS}",
-                path=path,
-                version=version,
-                hint="rewrite the file with Delta on Spark (OPTIMIZE, or REORG TABLE), or read the "
-                "table there",
             ) from error
         case pa.ArrowException() | OSError() | ValueError() | IndexError():
             found = sources.size(path)

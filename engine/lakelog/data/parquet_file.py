@@ -27,7 +27,10 @@ from lakelog.data.conform import wide_field
 from lakelog.data.file_opening import Sources, require_contents
 from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan, joined_statistics
-from lakelog.data.thrift_compact import (
+from lakelog.dialects.legacy_calendar import Calendar
+from lakelog.dialects.parquet_files import LENGTH_BYTES, MAGIC, parse_footer
+from lakelog.dialects.parquet_footers import require_valid_chunks
+from lakelog.dialects.thrift_compact import (
     STRUCT,
     Value,
     read_binary,
@@ -38,8 +41,6 @@ from lakelog.data.thrift_compact import (
     write_number,
     write_struct,
 )
-from lakelog.dialects.legacy_calendar import Calendar
-from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore
@@ -53,8 +54,6 @@ if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).pa
     # Decimals of up to 18 digits are stored as integers, as by Spark (pyarrow 20 or newer).
     _OPTIONS["store_decimal_as_integer"] = True
 
-_MAGIC = b"PAR1"
-_LENGTH_BYTES = 4
 _FOOTER_BYTES = 1 << 16  # length of the first read
 _FOOTER_SHARE = 16  # a footer longer than this fraction of the file is left to pyarrow
 _PIECE_BYTES = 8 << 20  # length of one read of copied chunks
@@ -231,7 +230,7 @@ class CopySource:
         """
         with suppress(*_READ_ERRORS):
             encoded = _read_footer(sources, file["path"], file["size"])
-            metadata = _metadata(encoded)
+            metadata = parse_footer(encoded)
             schema = metadata.schema.to_arrow_schema()
             count = metadata.num_row_groups
             decoded = Columns.of(schema, read, mapping).leaves
@@ -327,25 +326,20 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _read_footer(sources: Sources, path: str, size_bytes: int) -> bytes:
     """The footer of a file, encoded."""
-    end = size_bytes - _LENGTH_BYTES - len(_MAGIC)
+    end = size_bytes - LENGTH_BYTES - len(MAGIC)
     most = max(_FOOTER_BYTES, size_bytes // _FOOTER_SHARE)
     with sources.open(path, size_bytes) as file:
         start = max(0, end - _FOOTER_BYTES)
         file.seek(start)
         tail = file.read(size_bytes - start)
-        length = int.from_bytes(tail[end - start : -len(_MAGIC)], "little")
-        if not tail.endswith(_MAGIC) or not 0 < length <= min(end, most):
+        length = int.from_bytes(tail[end - start : -len(MAGIC)], "little")
+        if not tail.endswith(MAGIC) or not 0 < length <= min(end, most):
             raise ValueError("the file has no footer, an encrypted one, or a very long one")
-        footer = tail[: -_LENGTH_BYTES - len(_MAGIC)][-length:]
+        footer = tail[: -LENGTH_BYTES - len(MAGIC)][-length:]
         if len(footer) < length:
             file.seek(end - length)
             footer = file.read(length)
     return footer
-
-
-def _metadata(footer: bytes) -> pq.FileMetaData:
-    length = len(footer).to_bytes(_LENGTH_BYTES, "little")
-    return pq.read_metadata(pa.BufferReader(_MAGIC + footer + length + _MAGIC))
 
 
 def _kept_fields(footer: Mapping[int, Value]) -> dict[int, Value]:
@@ -377,7 +371,7 @@ def _groups(
 
 def _require_apart(groups: Iterable[_Group], size_bytes: int) -> None:
     """Refuse chunks that overlap, or are not inside the file."""
-    last = len(_MAGIC)
+    last = len(MAGIC)
     for start, end in sorted((c.start, c.end) for group in groups for c in group.chunks):
         if not last <= start < end < size_bytes:
             raise ValueError("column chunks overlap, or are not inside the file")
@@ -439,19 +433,19 @@ class ParquetGroups:
         with _writer(sink, rows, self._codec, footers) as writer:
             writer.write_table(rows, row_group_size=rows.num_rows)
         encoded = memoryview(sink.getvalue())
-        tail = len(encoded) - _LENGTH_BYTES - len(_MAGIC)
-        end = tail - int.from_bytes(encoded[tail : tail + _LENGTH_BYTES], "little")
+        tail = len(encoded) - LENGTH_BYTES - len(MAGIC)
+        end = tail - int.from_bytes(encoded[tail : tail + LENGTH_BYTES], "little")
         footer = read_struct(bytes(encoded[end:tail]))
         (group,) = read_list(footer[_GROUPS])
         chunks = tuple(_Chunk.of(each) for each in read_list(read_struct(group)[_CHUNKS]))
-        return _Encoded(encoded[len(_MAGIC) : end], chunks, footers[0], footer)
+        return _Encoded(encoded[len(MAGIC) : end], chunks, footers[0], footer)
 
     def add(
         self, encoded: _Encoded, kept: Sequence[_Chunk] = (), pieces: Iterable[bytes] = ()
     ) -> None:
         """Append an encoded row group after `kept` chunks of another file, with bytes `pieces`."""
         if self._metadata is None:
-            self._upload.write(_MAGIC)
+            self._upload.write(MAGIC)
             self._metadata, self._first = encoded.metadata, encoded.footer
         else:
             self._metadata.append_row_groups(encoded.metadata)
@@ -463,7 +457,7 @@ class ParquetGroups:
         for piece in pieces:
             self._upload.write(piece)
         self._upload.write(encoded.content)
-        chunks += [chunk.moved(chunk.start + at - len(_MAGIC)) for chunk in encoded.chunks]
+        chunks += [chunk.moved(chunk.start + at - len(MAGIC)) for chunk in encoded.chunks]
         both = [*kept, *encoded.chunks]
         fields = {
             _CHUNKS: write_list(chunks),
@@ -478,7 +472,7 @@ class ParquetGroups:
         """Publish the file after its last row group; return its statistics as JSON."""
         assert self._metadata is not None
         footer = self._footer(write_number(self._metadata.num_rows), write_list(self._groups))
-        self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
+        self._upload.write(footer + len(footer).to_bytes(LENGTH_BYTES, "little") + MAGIC)
         close_before_commit(self._upload, self.path)
         return self._stats.json(self._metadata)
 
@@ -534,7 +528,7 @@ class ParquetCopy(ParquetGroups):
             fields[_COLUMN_ORDERS] = write_list(orders)
         footer = write_struct(fields)
         try:
-            _metadata(footer)
+            parse_footer(footer)
         except (pa.ArrowException, OSError) as cause:
             raise CorruptionError(
                 "columns of a data file cannot be copied, because its footer is damaged",

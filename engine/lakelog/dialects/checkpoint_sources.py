@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.arrow_arrays import LEGACY_MAPS, has_legacy_maps
 from lakelog.dialects.log_content import Checkpoint
+from lakelog.dialects.parquet_files import open_parquet
 from lakelog.dialects.row_group_records import BoundsType, read_record
 from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
 from lakelog.storage import LogStore
@@ -189,8 +189,9 @@ class CheckpointSources:
         footer: pq.FileMetaData | None,
         dictionaries: Sequence[str] | None = None,
     ) -> CheckpointParquet:
-        return CheckpointParquet(
+        file: CheckpointParquet = open_parquet(
             source,
+            CheckpointParquet,
             metadata=footer,
             read_dictionary=dictionaries,
             buffer_size=_BUFFER_BYTES if self._is_bounded else 0,
@@ -199,6 +200,7 @@ class CheckpointSources:
             # As nanoseconds, times after 2262 in files of Spark would overflow.
             coerce_int96_timestamp_unit="us",
         )
+        return file
 
 
 @contextmanager
@@ -222,15 +224,11 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
         MemoryError,
     ) as cause:
         reason = next(iter(str(cause).splitlines()), type(cause).__name__)[:200].rstrip(".")
-        is_legacy = has_legacy_maps(cause)
-        if is_legacy:
-            reason = LEGACY_MAPS
-            hint = "write a checkpoint with Delta on Spark, by a newer version of it"
         raise MalformedLogError(
             f"the checkpoint cannot be read: {reason}",
             path=path,
             version=version,
-            expected=None if is_legacy else "whole Parquet",
+            expected="whole Parquet",
             hint=hint,
         ) from cause
 

@@ -30,6 +30,7 @@ from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
+from lakelog.dialects.parquet_files import open_parquet
 from lakelog.dialects.parquet_footers import child_type, require_valid_chunks
 from lakelog.errors import InternalError
 from lakelog.log.base_checkpoint import broken_checkpoint
@@ -160,7 +161,7 @@ def _open_all(
             unreadable_is_malformed(path, checkpoint.version),
             store.open(path, sizes.get(path)) as source,
         ):
-            file = CheckpointParquet(source)
+            file: CheckpointParquet = open_parquet(source, CheckpointParquet)
             footer = file.metadata
             require_valid_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
             if path in sidecar_paths:

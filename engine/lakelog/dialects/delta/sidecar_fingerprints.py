@@ -37,6 +37,7 @@ from lakelog.dialects.delta.path_filters import (
 )
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import CheckpointPlan, SidecarFile
+from lakelog.dialects.parquet_files import open_parquet
 from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.model import contract
 from lakelog.model.actions import FILE_ACTIONS, PATH_TEXT
@@ -89,7 +90,7 @@ class Inspection:
 def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -> Inspection:
     """Read a sidecar's footer and filters. Memory: these, about twenty bits per path."""
     with _opened(store, path, size_bytes) as source:
-        file = pq.ParquetFile(source)
+        file = open_parquet(source)
         groups = find_columns(file.metadata, (*FILTERED, _REMOVED_AT))
         adds, _ = count_values(groups, "add.path")
         removes, _ = count_values(groups, "remove.path")
@@ -128,7 +129,7 @@ def recognise_sidecar(
 def read_sidecar_schema(store: LogStore, path: str) -> pa.Schema:
     """A sidecar's Arrow schema; errors as `inspect_sidecar`."""
     with _opened(store, path, None) as source:
-        return pq.read_schema(source)
+        return open_parquet(source).schema_arrow
 
 
 def _checksum(source: BinaryIO, size: int, length: int) -> str:
