@@ -1630,7 +1630,8 @@ class Table:
             NotFoundError: No complete checkpoint of that version exists.
             CheckpointCorruptionError: The original is damaged.
             CheckpointValidationError: The original or the copy differs from replay.
-            InvalidInputError: The location contains another table.
+            InvalidInputError: The location contains another table, or a copy of this one with a
+                commit of its own; nothing was written.
             UnsupportedStoreError: The location's store has no atomic put-if-absent.
             CheckpointWriteError: The copy could not be written; earlier files are unchanged.
         """

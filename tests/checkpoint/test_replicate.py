@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -25,9 +26,9 @@ from lakelog.storage.base import Upload
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 from tests.replaced_tables import replaced
-from tests.transaction.tables import DIALECTS, new_table, paths
+from tests.transaction.tables import DIALECTS, NO_CHECKPOINTS, each_format, new_table, paths
 
-WRITES: tuple[Kind, ...] = ("upload", "move", "delete", "put")
+WRITES: tuple[Kind, ...] = ("upload", "move", "delete", "put", "put_if_absent")
 LAYOUTS = [
     ("delta", "classic", {}),
     ("delta", "multipart", {}),
@@ -103,6 +104,59 @@ def test_location_of_another_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="another table"):
         table.replicate(tmp_path / "other")
     assert other.version() == 0
+
+
+def content(where: Path) -> dict[str, bytes]:
+    return {str(f): f.read_bytes() for f in where.rglob("*") if f.is_file()}
+
+
+@each_format
+@pytest.mark.parametrize("theirs", ["g1", "longer name"])
+def test_copy_with_commits_of_its_own_is_refused(tmp_path: Path, form: str, theirs: str) -> None:
+    table = new_table(str(tmp_path / "table"), form)
+    shutil.copytree(tmp_path / "table", tmp_path / "copy")
+    for where, path in (("table", "f1"), ("copy", theirs)):
+        with lakelog.open(str(tmp_path / where)).transaction() as tx:
+            tx.add(path=path, size=1)
+    table.checkpoint()
+    before = content(tmp_path / "copy")
+    with pytest.raises(InvalidInputError, match="differs from the table's commit") as error:
+        table.replicate(tmp_path / "copy")
+    assert (error.value.version, error.value.table) == (1, str(tmp_path / "copy"))
+    assert content(tmp_path / "copy") == before
+
+
+def test_commit_that_the_table_no_longer_has_is_refused_unless_it_has_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    table = checkpointed(tmp_path / "table", configuration=NO_CHECKPOINTS["delta"])
+    table.replicate(tmp_path / "replica", 4)
+    shutil.copytree(tmp_path / "replica", tmp_path / "changed")
+    with lakelog.open(str(tmp_path / "changed")).transaction() as tx:
+        tx.add(path="own", size=1)
+    for version in range(8):
+        (tmp_path / f"table/_delta_log/{version:020d}.json").unlink()
+    before = content(tmp_path / "changed")
+    with pytest.raises(InvalidInputError, match="is missing in the table"):
+        table.replicate(tmp_path / "changed")
+    assert content(tmp_path / "changed") == before
+    assert table.replicate(tmp_path / "replica").pointer_moved
+
+
+class _RacingStore(StoreWrapper):
+    """Another writer commits before the first file is renamed."""
+
+    def move(self, source: str, target: str) -> None:
+        self.put_if_absent(f"_delta_log/{8:020d}.json", b"{}")
+        super().move(source, target)
+
+
+def test_commit_that_is_written_during_the_copy_is_not_replaced(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table")
+    other = Log(_RacingStore(open_store(str(tmp_path / "copy"))), table.log.dialect)
+    with pytest.raises(InvalidInputError, match="differs from the table's commit"):
+        replicate(table.log, other)
+    assert (tmp_path / f"copy/_delta_log/{8:020d}.json").read_bytes() == b"{}"
 
 
 def test_replica_of_a_table_that_was_replaced_later_is_updated(tmp_path: Path) -> None:

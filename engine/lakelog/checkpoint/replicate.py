@@ -3,6 +3,9 @@
 A replica contains the files that a version's state needs: the checkpoint's files, and the version's
 commit and checksum if they exist, because a checkpoint has no commitInfo. Paths are unchanged, so
 relative paths refer to data files below the replica's folder.
+
+A location whose commits differ from the table's is refused, because the checkpoint would hide them
+there. The commit is created with put-if-absent: a commit of another writer is never replaced.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from lakelog import telemetry
-from lakelog.checkpoint.publish import move_pointer
+from lakelog.checkpoint.publish import move_pointer, put_unless_exists
 from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.dialects.log_content import Checkpoint, StagedCheckpoint
 from lakelog.display import Displayed, size_text
@@ -30,6 +33,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
     naming_destination,
+    naming_table,
 )
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
@@ -38,6 +42,7 @@ from lakelog.storage.durable import temporary_path
 from lakelog.telemetry import Progress
 
 _PIECE_BYTES = 8 << 20
+_EMPTY_FOLDER = "use an empty folder, or one that contains a replica of this table"
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,20 @@ def replicate(
     report.raise_for_verdict()
     checkpoint = report.checkpoint
     _require_same_table(log, other, checkpoint.version)
+    with naming_destination(other.table, other.storage_options):
+        _require_same_history(log, other, checkpoint.version)
     paths = _paths(log, checkpoint, report.files)
+    commit = log.dialect.commit_path(checkpoint.version)
     copied = size_bytes = 0
     with telemetry.span("checkpoint.replicate", path=log.table, version=checkpoint.version):
         for done, path in enumerate(paths):
             if progress is not None:
                 progress("copy", done, len(paths))
             try:
-                was_copied, length = _copy(log.store, other.store, path)
+                if path == commit:
+                    was_copied, length = _create(log, other, checkpoint.version)
+                else:
+                    was_copied, length = _copy(log.store, other.store, path)
             except (UnavailableError, OutcomeUnknownError) as cause:
                 raise CheckpointWriteError(
                     f"the checkpoint could not be replicated to {other.table}: {cause.message}",
@@ -148,8 +159,40 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
             path=other.table,
             expected=ours,
             found=theirs,
-            hint="use an empty folder, or one that contains a replica of this table",
+            hint=_EMPTY_FOLDER,
         )
+
+
+def _require_same_history(log: Log, other: Log, version: int) -> None:
+    """Refuse commits that differ from the table's. After two histories have diverged, no commit of
+    one equals a commit of the other, so it is enough to compare the content of the newest.
+    """
+    ours, there = {c.path: c for c in log.list_all().commits}, other.list_all()
+    common = [c for c in there.commits if c.path in ours]
+    for commit in common:
+        if commit.size_bytes != ours[commit.path].size_bytes:
+            raise _diverged(commit.path, commit.version)
+    for commit in common[-1:]:
+        if log.store.read(commit.path) != other.store.read(commit.path):
+            raise _diverged(commit.path, commit.version)
+    checkpoints = {c.version for c in there.checkpoints}
+    for commit in [c for c in there.commits if c.version <= version][-1:]:
+        if commit.path not in ours and commit.version not in checkpoints:  # as a replica's has
+            raise InvalidInputError(
+                "the location has a commit that is missing in the table's log",
+                path=commit.path,
+                version=commit.version,
+                hint=f"its changes could be lost; {_EMPTY_FOLDER}",
+            )
+
+
+def _diverged(path: str, version: int) -> InvalidInputError:
+    return InvalidInputError(
+        "the location has a commit that differs from the table's commit of the same version",
+        path=path,
+        version=version,
+        hint=f"its changes would be lost; {_EMPTY_FOLDER}",
+    )
 
 
 def _id_at(log: Log, version: int) -> str | None:
@@ -172,6 +215,17 @@ def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str
     if (checksum := log.dialect.checksum_path(version)) is not None:
         order.append(checksum)
     return [path for path in dict.fromkeys(order) if log.store.stat(path) is not None]
+
+
+def _create(log: Log, other: Log, version: int) -> tuple[bool, int]:
+    """As `_copy`, for a commit: an existing one with other content is refused."""
+    path = log.dialect.commit_path(version)
+    data = log.store.read(path)
+    was_copied = put_unless_exists(other.store, path, data)
+    if other.store.read(path) != data:
+        with naming_table(other.table):
+            raise _diverged(path, version)
+    return was_copied, len(data)
 
 
 def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:

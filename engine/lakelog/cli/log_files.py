@@ -340,7 +340,7 @@ def replicate(
 
     The checkpoint is verified first. The copy is read back before publication, and its pointer is
     written last. LOCATION is a folder, as a path or an fsspec URL, that contains no
-    table, or a replica of TABLE.
+    table, or a replica of TABLE. A copy of TABLE with commits of its own is refused.
     """
     from lakelog.display import size_text
 
