@@ -117,10 +117,19 @@ def test_property_for_an_unknown_feature_raises() -> None:
     assert refused.value.found == "fromTheFuture"
 
 
-def test_row_tracking_both_enabled_and_suspended_raises() -> None:
-    both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
+def test_row_tracking_that_is_on_is_suspended_only_if_it_is_turned_off(tmp_path: Path) -> None:
+    on, suspended = "delta.enableRowTracking", "delta.rowTrackingSuspended"
     with pytest.raises(InvalidPropertyError, match="suspended"):
-        DELTA.properties.check(both)
+        lakelog.create(tmp_path, {"id": pl.Int64}, configuration={on: "true", suspended: "true"})
+    table = lakelog.create(tmp_path, {"id": pl.Int64}, configuration={on: "true"})
+    with pytest.raises(InvalidPropertyError, match="suspended"):
+        table.alter.set_properties({suspended: "true"})
+    table.alter.set_properties({suspended: "true", on: "false"})
+    with pytest.raises(InvalidPropertyError, match="suspended"):
+        table.alter.set_properties({on: "true"})
+    table.alter.set_properties({suspended: "false", on: "true"})
+    table.append(pl.DataFrame({"id": [1]}))
+    assert table.scan(row_ids=True).collect()["_row_id"].to_list() == [0]
 
 
 def test_changed_returns_new_and_changed_properties() -> None:

@@ -269,6 +269,17 @@ def test_suspended_row_tracking_requires_nothing() -> None:
          metadata=table(properties={"delta.rowTrackingSuspended": "true"}))  # fmt: skip
 
 
+def test_files_without_row_ids_are_refused_while_row_tracking_is_on_and_suspended() -> None:
+    both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
+    protocol, metadata = featured("rowTracking"), table(properties=both)
+    gate(remove(), protocol=protocol, metadata=metadata)
+    tracked = add(baseRowId=0, defaultRowCommitVersion=0)
+    gate(tracked, protocol=protocol, metadata=metadata)
+    with pytest.raises(InvalidTransactionError, match="both on and suspended") as error:
+        gate(add(**COUNTED), protocol=protocol, metadata=metadata)
+    assert error.value.hint == "set delta.rowTrackingSuspended to false"
+
+
 def test_clustered_table_requires_statistics() -> None:
     gate(add(**COUNTED, clusteringProvider="liquid"), protocol=featured("clustering"))
     gate(add(dataChange=False), protocol=featured("clustering"))

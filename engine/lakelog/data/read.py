@@ -215,7 +215,9 @@ class _Reading:
                 version=self._plan.version,
                 expected="baseRowId and defaultRowCommitVersion",
                 found=tracking.filter(unknown).row(0),
-                hint="the writer of the file violated the Delta protocol; repair the log",
+                hint="the writer of the file violated the Delta protocol: set "
+                "delta.enableRowTracking to false, add the files again "
+                "(tx.add(tx.read().collect(), dataChange=False)), and set it to true",
             )
         return tracking.rows()
 

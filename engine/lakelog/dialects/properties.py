@@ -235,6 +235,11 @@ class PropertyRules:
                     found=value,
                 )
 
+    def check_together(
+        self, changed: Mapping[str, str | None], configuration: Mapping[str, str | None]
+    ) -> None:
+        """Raise InvalidPropertyError if a changed property excludes another of `configuration`."""
+
     def check_one(self, key: str, lower: str, value: str | None) -> None:
         """Check one property; `lower` is its key in lower case."""
         if lower.startswith(SPARK_INDEXTABLES):

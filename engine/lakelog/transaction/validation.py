@@ -63,6 +63,7 @@ def check_metadata(
     properties = changed(new.configuration, before)
     if not restored:
         dialect.properties.check(properties)
+        dialect.properties.check_together(properties, new.configuration)
     for note in dialect.properties.without_effect(properties):
         warnings.warn(note, LakelogWarning, stacklevel=2)
     _check_identity(new, old, dialect.provider)

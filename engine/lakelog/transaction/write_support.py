@@ -25,6 +25,7 @@ from lakelog.model import actions
 from lakelog.model.actions import DV_COLUMNS, FILE_ACTIONS
 from lakelog.model.metadata import CLUSTERING, Protocol, is_on
 from lakelog.skipping.statistics import num_records
+from lakelog.transaction import row_tracking
 
 _SYSTEM_DOMAIN = "delta."
 """Prefix of metadata domains that are reserved for the system."""
@@ -361,12 +362,21 @@ def _check_counts(
 ) -> None:
     if not configured.supports("rowTracking"):
         return
-    if is_on(configured.metadata.configuration, "delta.rowTrackingSuspended"):
-        return
     fresh = adds & (
         _column(files, "baseRowId").is_null() | _column(files, "defaultRowCommitVersion").is_null()
     )
     if not fresh.any():
+        return
+    if not row_tracking.is_assigning(configured):
+        if configured.is_active("rowTracking"):
+            _refuse_row(
+                files,
+                fresh,
+                "row tracking is both on and suspended, so that a file would have no row ids",
+                table,
+                expected="delta.enableRowTracking or delta.rowTrackingSuspended false",
+                hint="set delta.rowTrackingSuspended to false",
+            )
         return
     _refuse_row(
         files,

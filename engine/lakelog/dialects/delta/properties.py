@@ -147,6 +147,7 @@ _IGNORED = {
     )
     for key in keys.split()
 }
+_EXCLUSIVE = ("delta.enableRowTracking", "delta.rowTrackingSuspended")
 _BY_LOWER = {key.lower(): key for key in (*DELTA_PROPERTIES, *_OF_THE_PROTOCOL)}
 _FEATURES_BY_LOWER = {name.lower() for name in DELTA_PROTOCOL.features}
 
@@ -156,17 +157,20 @@ class DeltaProperties(PropertyRules):
 
     ignored: Mapping[str, tuple[str, str]] = {**WITHOUT_EFFECT, **_IGNORED}
 
-    def check(self, configuration: Mapping[str, str | None]) -> None:
-        """Check each property, and combinations that exclude each other."""
-        super().check(configuration)
-        if is_on(configuration, "delta.enableRowTracking") and is_on(
-            configuration, "delta.rowTrackingSuspended"
+    def check_together(
+        self, changed: Mapping[str, str | None], configuration: Mapping[str, str | None]
+    ) -> None:
+        """Row tracking is on or suspended."""
+        if any(is_on(changed, key) for key in _EXCLUSIVE) and all(
+            is_on(configuration, key) for key in _EXCLUSIVE
         ):
             raise InvalidPropertyError(
                 "row tracking cannot be both on and suspended",
                 path="delta.rowTrackingSuspended",
                 expected="false",
                 found="true",
+                hint="set delta.enableRowTracking to false to suspend it; to turn it on, set "
+                "delta.rowTrackingSuspended to false",
             )
 
     def check_one(self, key: str, lower: str, value: str | None) -> None:
