@@ -19,7 +19,6 @@ from lakelog.input_validation import as_names, checked_methods, require_version
 from lakelog.log.context import utc_time
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model.metadata import Metadata
 from lakelog.redaction import redact
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ class Snapshot(LogSnapshot):
             "id": metadata.id,
             "name": metadata.name,
             "partitionColumns": list(metadata.partition_columns),
-            "columns": _column_names(metadata),
+            "columns": list(metadata.schema.names),
             "minReaderVersion": protocol.min_reader_version,
             "minWriterVersion": protocol.min_writer_version,
             "readerFeatures": list(protocol.reader_features or ()),
@@ -318,7 +317,3 @@ def _to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
             found="\n".join(f"{field.name}: {field.type}" for field in rows.schema)[:200],
             hint="read them by to_arrow or to_polars",
         ) from cause
-
-
-def _column_names(metadata: Metadata) -> list[str]:
-    return list(metadata.schema.names) if metadata.schema_string is not None else []

@@ -223,8 +223,8 @@ def test_plan_has_the_settings_of_the_table() -> None:
     assert [field.name for field in found.schema.fields] == ["id", "name"]
 
 
-def test_table_without_a_schema_gets_no_typed_copies() -> None:
-    table = TableConfiguration(DELTA, builders.V12, builders.table(schema_string=None))
+def test_table_with_an_invalid_schema_gets_no_typed_copies() -> None:
+    table = TableConfiguration(DELTA, builders.V12, builders.table(schema_string="{"))
     found = plan(table)
     assert not found.stats_as_struct
     assert not found.schema.fields

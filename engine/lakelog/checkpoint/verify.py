@@ -57,7 +57,7 @@ from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.opening import fall_back, log_paths, other_table_ids, unreadable_protocol
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
-from lakelog.model import actions, contract
+from lakelog.model import actions
 from lakelog.model.metadata import honoured_mapping
 
 _STATISTICS = ("stats", STRUCT_STATISTICS)
@@ -508,20 +508,18 @@ class _Proof:
         columns = dict.fromkeys((*file_columns(dialect), *tombstone_columns(dialect)))
         if not dialect.map_statistics:
             columns |= dict.fromkeys(_STATISTICS)
-        schema = contract.Struct(())
-        try:
-            schema = state.metadata.schema
-        except CheckpointCorruptionError:
-            raise
-        except CorruptionError:
-            if state.metadata.schema_string is not None:
-                raise
         kept = tuple(c for c in columns if c not in _ORIGIN)
         mapping = "none"
         if "columnMapping" in dialect.protocol_rules.features:
             mapping = honoured_mapping(state.protocol, state.metadata)
         return Comparison(
-            dialect, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False, alike=True
+            dialect,
+            kept,
+            state.metadata.schema,
+            mapping,
+            tombstone=_TOMBSTONE,
+            empty_tags=False,
+            alike=True,
         )
 
     def _source(self, state: State) -> StateSource:

@@ -78,7 +78,6 @@ _OTHER_VECTOR = "\x00dv"
 _OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in actions.DV_COLUMNS)
 _ACTION_COLUMNS = ("version", "actionType", *FILE_COLUMNS, "dataChange", "dvId")
 
-_NO_COLUMNS = json.dumps(contract.to_json(contract.Struct(())))
 _SINCE, _ABSENT = "\x00since", "\x00absent"
 
 _Absent = dict[int, list[str]]
@@ -359,9 +358,6 @@ class _Feed:
         Refuses a schema of the range whose files cannot be read with the last one.
         """
         end = self.snapshot.metadata
-        if earlier is not None and earlier.schema_string is None:
-            # The first version of a pipeline that has not run; Delta on Spark, Metadata.schema.
-            earlier = replace(earlier, schema_string=_NO_COLUMNS)
         if earlier is None or all(getattr(earlier, n) == getattr(end, n) for n in _OF_FILES):
             return []
         if (difference := self._unreadable_column(earlier)) is not None:

@@ -116,7 +116,7 @@ class ReadPlan:
         plan = ReadPlan(
             location=log.location,
             storage_options=None if storage_options is None else dict(storage_options),
-            schema_json=metadata.schema_string or "",
+            schema_json=metadata.schema_json,
             partition_columns=tuple(
                 name if (known := schema.field(name)) is None else known.name
                 for name in metadata.partition_columns

@@ -114,7 +114,7 @@ class WritePlan:
         return WritePlan(
             location=location,
             storage_options=None if storage_options is None else dict(storage_options),
-            schema_json=metadata.schema_string or "",
+            schema_json=metadata.schema_json,
             partition_columns=metadata.partition_columns,
             configuration=configuration,
             target_file_bytes=size,

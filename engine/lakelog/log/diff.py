@@ -262,8 +262,6 @@ def _columns(metadata: Metadata, by_id: bool) -> _Columns:
     """Path, type and nullability, and name of every field, by its id; or by its path, below the id
     of its top-level column if that has one.
     """
-    if metadata.schema_string is None:
-        return {}
     schema, ids = metadata.schema, _ids(metadata) if by_id else {}
     found: _Columns = {}
     for at, (name, text) in zip(
@@ -278,7 +276,7 @@ def _columns(metadata: Metadata, by_id: bool) -> _Columns:
 
 def _ids(metadata: Metadata) -> dict[str, object]:
     """Column mapping ids of the top-level columns, by name."""
-    if metadata.schema_string is None or metadata.column_mapping_mode == "none":
+    if metadata.column_mapping_mode == "none":
         return {}
     return {
         child.name: child.metadata[contract.COLUMN_ID]

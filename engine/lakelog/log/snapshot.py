@@ -141,7 +141,7 @@ class LogSnapshot:
         """The table's schema.
 
         Raises:
-            CorruptionError: The metadata has no schema, or an invalid one.
+            CorruptionError: The metadata has an invalid schema.
         """
         try:
             return self.metadata.schema

@@ -19,6 +19,7 @@ CLUSTERING = "delta.clustering"
 CONSTRAINT_PROPERTY = "delta.constraints."
 """Prefix of properties with CHECK constraints."""
 
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
 _MAPPING_READER = 2
 _MAPPING_MODES = ("none", "name", "id")
 
@@ -83,17 +84,18 @@ class Metadata:
             row.get("createdTime"),
         )
 
+    @property
+    def schema_json(self) -> str:
+        """The schema as StructType JSON. A table without one, such as that of a pipeline of
+        Databricks before its first run, has no columns; Delta on Spark, Metadata.schema.
+        """
+        return _NO_COLUMNS if self.schema_string is None else self.schema_string
+
     @cached_property
     def schema(self) -> contract.Struct:
-        """The table's schema; CorruptionError if missing, invalid, or with duplicate columns."""
-        if self.schema_string is None:
-            raise CorruptionError(
-                "the metadata has no schema",
-                expected="metaData.schemaString",
-                hint="file paths and sizes can still be read without it",
-            )
+        """The table's schema; CorruptionError if it is invalid, or has duplicate columns."""
         try:
-            schema = contract.parse_schema(self.schema_string)
+            schema = contract.parse_schema(self.schema_json)
         except InvalidInputError as cause:
             raise CorruptionError(
                 "the metadata's schema cannot be parsed",

@@ -157,9 +157,9 @@ _MAPPED = ("name", "id")
 
 def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
     """The metadata with an id and a physical name per column, if column mapping is enabled."""
-    if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
+    if metadata.column_mapping_mode not in _MAPPED:
         return metadata
-    schema = contract.parse_schema(metadata.schema_string)
+    schema = contract.parse_schema(metadata.schema_json)
     old = before.schema if before is not None else contract.Struct(())
     was_mapped = before is not None and before.column_mapping_mode in _MAPPED
     known = {at.path: _mapping_of(at.field, was_mapped) for at in fields_of(old)}
