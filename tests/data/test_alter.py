@@ -258,6 +258,17 @@ def test_rules_on_a_column_depend_on_the_fields_inside_it(tmp_path: Path) -> Non
     assert table.version() == 0
 
 
+def test_fields_are_added_to_a_struct_only_together_with_the_generated_one(tmp_path: Path) -> None:
+    table = table_with_rules(tmp_path, n="s")
+    for path in ("s.z", "n.z"):
+        with pytest.raises(SchemaEvolutionError, match="generated column 'n'") as caught:
+            table.alter.add_columns({path: pl.Int32})
+        assert caught.value.column == "n"
+    table.alter.add_columns({"s.z": pl.Int32, "n.z": pl.Int32, "t.z": pl.Int32})
+    table.append(pl.DataFrame({"s": [{"x": 1, "z": 2}]}))
+    assert table.to_polars()["n"].struct.field("z").to_list() == [2]
+
+
 def test_rules_on_a_struct_keep_its_fields_from_being_widened_by_rows(tmp_path: Path) -> None:
     table = table_with_rules(tmp_path, n="s")
     rows = pl.DataFrame({"s": [{"x": 2**40}]})

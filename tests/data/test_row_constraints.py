@@ -384,6 +384,14 @@ def test_update_of_a_base_column_recomputes_generated_columns(
         assert feed["month"].to_list() == ["2026-02"]
 
 
+def test_generated_struct_is_computed_under_column_mapping(tmp_path: Path) -> None:
+    struct = Struct((Field("y", LONG, nullable=False), Field("z", STRING)))
+    fields = (Field("s", struct), Field("g", struct, metadata={"delta.generationExpression": "s"}))
+    table = new_table(tmp_path, *fields, by=(), **{"delta.columnMapping.mode": "name"})
+    table.append(pl.DataFrame({"s": [{"y": 1, "z": "a"}]}))
+    assert rows(table) == [({"y": 1, "z": "a"}, {"y": 1, "z": "a"})]
+
+
 def test_generated_column_with_the_name_of_a_column_in_double_quotes_raises(tmp_path: Path) -> None:
     column = computed("g", 'upper("Na""me")', STRING)
     table = foreign_table(tmp_path, Field('Na"me', STRING), column)

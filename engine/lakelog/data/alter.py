@@ -24,6 +24,7 @@ from lakelog.data.row_rules import (
 from lakelog.data.write_plan import clustering_columns, is_clusterable
 from lakelog.errors import (
     ConstraintViolationError,
+    CorruptionError,
     InvalidInputError,
     InvalidTransactionError,
     SchemaEvolutionError,
@@ -361,10 +362,30 @@ def _edited(
     """The edited schema, or the error for an edit that the table does not allow."""
     metadata = snapshot.metadata
     schema = edit(metadata.schema)
-    if column is not None:
-        new = replace(metadata, schema_string=schema_text(schema))
+    new = replace(metadata, schema_string=schema_text(schema))
+    if column is None:
+        _require_evaluated(snapshot, new)
+    else:
         _require_unreferenced(snapshot, new, column, to)
     return schema
+
+
+def _require_evaluated(snapshot: LogSnapshot, new: Metadata) -> None:
+    """Refuse new fields that would make a generated column's type differ from its expression's."""
+    table = snapshot.table_configuration
+    try:
+        RowRules.of(table).require_supported()
+    except (UnsupportedFeatureError, CorruptionError):  # of another engine
+        return
+    try:
+        RowRules.of(table.changed(metadata=new)).require_supported()
+    except UnsupportedFeatureError as cause:
+        raise SchemaEvolutionError(
+            f"rows could not be written after this change: {cause.message}",
+            column=cause.column,
+            expected=cause.expected,
+            hint="add the fields to the column and to those that it is computed from in one call",
+        ) from cause
 
 
 def widened(snapshot: LogSnapshot, rows: contract.Struct) -> contract.Struct:

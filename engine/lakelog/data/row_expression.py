@@ -6,13 +6,14 @@ Source: Delta protocol, CHECK Constraints; Column Invariants; Generated Columns;
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from lakelog.data.row_rules import example
 from lakelog.errors import InvalidInputError
+from lakelog.model import contract
 from lakelog.model.contract import DataType, Struct
 from lakelog.sql.translation import Translation, parse, tokens
 from lakelog.sql.values import (
@@ -112,12 +113,16 @@ def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) ->
                 f'"{token.text}" is ambiguous: a column for delta-rs, a string for Spark'
             )
     value = translation.value(node)
-    type_ = type_ or value.type
+    # Fields in the schema have metadata, above all of column mapping, which values do not have.
+    value = replace(value, type=contract.nullable_type(value.type))
+    type_ = value.type if type_ is None else contract.nullable_type(type_)
     may_cast = value.is_literal and type_ != BOOLEAN
     if not may_cast and common_type(value.type, type_) != type_:
-        raise InvalidExpressionError(
-            f"a value of {type_name(value.type)} in place of {type_name(type_)}"
+        found, expected = (
+            contract.type_text(t) if contract.is_nested(t) else type_name(t)
+            for t in (value.type, type_)
         )
+        raise InvalidExpressionError(f"a value of {found} in place of {expected}")
     try:
         value = translation.cast(value, type_)
     except UnsupportedExpressionError as cause:

@@ -528,17 +528,18 @@ def nullable(field: Field, keeps: Collection[str] | None = ()) -> Field:
     (None: all).
     """
     kept = {k: v for k, v in field.metadata.items() if keeps is None or k in keeps}
-    return Field(field.name, _nullable_type(field.type, keeps), True, kept)
+    return Field(field.name, nullable_type(field.type, keeps), True, kept)
 
 
-def _nullable_type(type_: DataType, keeps: Collection[str] | None) -> DataType:
+def nullable_type(type_: DataType, keeps: Collection[str] | None = ()) -> DataType:
+    """A type all of whose values may be null; `keeps` as in `nullable`."""
     match type_:
         case Struct(fields):
             return Struct(tuple(nullable(field, keeps) for field in fields))
         case Array(element):
-            return Array(_nullable_type(element, keeps))
+            return Array(nullable_type(element, keeps))
         case Map(key, value):
-            return Map(_nullable_type(key, keeps), _nullable_type(value, keeps))
+            return Map(nullable_type(key, keeps), nullable_type(value, keeps))
     return type_
 
 
