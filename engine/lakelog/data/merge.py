@@ -706,11 +706,11 @@ class _Merging(Change):
     def _decide(self, rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of the clause that changes it, or -1, and its source row."""
         target = pl.DataFrame(rows.select(self.columns))
-        keys = list(self._keys)
-        is_float = any(target[key].dtype.is_float() for key in keys)
+        compared = pl.DataFrame([target[key].cast(self._index[key].dtype) for key in self._keys])
+        is_float = any(dtype.is_float() for dtype in compared.dtypes)
         # Polars does not join NaN on a single sorted column, such as one of a single row.
-        on = [*map(column_named, keys), pl.lit(0)] if is_float else list(map(column_named, keys))
-        pairs = target[keys].with_row_index(_T).join(self._index_within(target), on=on)
+        on = [*map(column_named, self._keys), *([pl.lit(0)] if is_float else [])]
+        pairs = compared.with_row_index(_T).join(self._index_within(target), on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
         if self._pairs is not None and len(ours):
             matches = holds(self._seen(target[ours], theirs), self._pairs.where).to_numpy()

@@ -37,6 +37,9 @@ from lakelog.sql.sql_text import quoted, sql_text
 
 SOURCE, TARGET = "source", "target"
 
+_INEXACT = float(1 << 53), float(1 << 63)
+"""Doubles that equal several whole numbers, because those are rounded to doubles in SQL."""
+
 
 @dataclass(frozen=True)
 class MergeCondition:
@@ -88,19 +91,20 @@ class MergeCondition:
         )
         return orjson.dumps([text or keys]).decode()
 
-    def keys_of(self, source: Iterable[pl.DataFrame], target: Struct) -> pl.DataFrame:
-        """The keys of the source's rows as in the target; numbers that its type lacks, which match
-        nothing, are null.
+    def keys_of(self, source: Sequence[pl.DataFrame], target: Struct) -> pl.DataFrame:
+        """The keys of the source's rows in the types in which they are compared with those of the
+        target; numbers that match nothing are null.
         """
         types = {f.name: to_polars(f.type) for f in target.fields if f.name in self.keys}
 
-        def key(rows: pl.DataFrame, ours: str, theirs: str) -> pl.Series:
-            values = rows[theirs].alias("")  # Polars reads some names as patterns
+        def key(ours: str, theirs: str) -> pl.Series:
+            # Without the names, some of which Polars reads as patterns.
+            values = pl.concat([rows[theirs].alias("") for rows in source])
             if values.dtype.is_numeric():
                 values = _as_numbers(values, types[ours])
             return values.alias(ours)
 
-        return pl.concat([pl.DataFrame([key(f, *k) for k in self.keys.items()]) for f in source])
+        return pl.DataFrame([key(*each) for each in self.keys.items()])
 
     def of_pairs(self, target: Struct, source: Struct, now_us: int) -> PairCondition | None:
         """The condition that pairs of rows with equal keys must satisfy; None if all match."""
@@ -135,11 +139,11 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
 
 
 def type_of_numbers(type_: DataType, given: pa.DataType) -> DataType | None:
-    """The type of a key's values if both types have numbers that can be compared exactly."""
+    """The type of a key's values if both types have numbers."""
     if pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
         given = given.value_type
     kinds = {_kind_of_number(to_arrow(type_)), _kind_of_number(given)}
-    if None in kinds or kinds == {"float", "decimal"}:
+    if None in kinds:
         return None
     if pa.types.is_uint64(given):
         return Decimal(20, 0)
@@ -153,9 +157,14 @@ def _kind_of_number(type_: pa.DataType) -> str | None:
 
 
 def _as_numbers(values: pl.Series, type_: pl.DataType) -> pl.Series:
-    """Numbers in another type; those that it lacks are null. Whole numbers are rounded to floats,
-    as SQL compares them.
+    """Numbers in the type in which SQL compares them with those of another type: doubles if one
+    side has floats, else the other type. Those that it lacks are null.
     """
+    is_float = values.dtype.is_float()
+    if is_float != type_.is_float() and (values.dtype.is_decimal() or type_.is_decimal()):
+        return values.cast(pl.Float64)
+    if is_float and type_.is_integer() and values.abs().is_between(*_INEXACT).any():
+        return values.cast(pl.Float64)
     found = values.cast(type_, strict=False)
     if values.dtype.is_integer() and type_.is_float():
         return found
