@@ -52,8 +52,8 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Python values in their own types; dicts and lists of pairs are maps if `type_` is one, and
-    NaT and NA of pandas are null.
+    """Python values in their own types; dicts and lists of pairs are maps if `type_` is one, NaT
+    and NA of pandas are null, and floats are rounded where it has 32 bits, as Python has no others.
 
     Raises ArrowException, TypeError, ValueError and OverflowError for values of no common type, and
     for times with nanoseconds, which Arrow would cut.
@@ -68,7 +68,7 @@ def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             array, values = pa.array(plain), plain
         if "timestamp" in str(array.type) and any(map(_has_nanoseconds, values)):
             raise ValueError("a time has nanoseconds, beyond microseconds")
-        return array
+        return _with_floats(array, type_)
     starts: list[int | None] = []
     keys: list[Any] = []
     items: list[Any] = []
@@ -84,6 +84,31 @@ def from_python(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         from_python(keys, type_.key_type) if keys else pa.array([], type_.key_type),
         from_python(items, type_.item_type),
     )
+
+
+def _with_floats(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The array with doubles rounded where a type has 32 bits, except for those that are too large:
+    they keep their type, and the column refuses them.
+    """
+    import pyarrow.compute as pc
+
+    own = array.type
+    if pa.types.is_float64(own) and pa.types.is_float32(type_):
+        rounded = array.cast(type_)
+        is_too_large = pc.and_(pc.is_inf(rounded), pc.invert(pc.is_inf(array)))
+        return array if pc.any(is_too_large).as_py() else rounded
+    if pa.types.is_list(own) and (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+        values = _with_floats(array.values, type_.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
+    if pa.types.is_struct(own) and own.num_fields and pa.types.is_struct(type_):
+        known = {field.name: field.type for field in type_}
+        fields = [
+            _with_floats(array.field(at), known.get(field.name, field.type))
+            for at, field in enumerate(own)
+        ]
+        names = [field.name for field in own]
+        return pa.StructArray.from_arrays(fields, names, mask=array.is_null())
+    return array
 
 
 def without_missing(value: Any) -> Any:

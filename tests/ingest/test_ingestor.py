@@ -232,6 +232,28 @@ def test_number_too_large_for_a_float_is_refused_wherever_it_is(
     assert row == (infinity, None, "Inf", {"f": -infinity, "d": 1.0}, [1.0, infinity])
 
 
+def test_python_floats_become_the_nearest_floats_of_their_column(
+    tmp_path: Path, directory: Path
+) -> None:
+    schema: dict[str, Any] = {
+        "f": pl.Float32,
+        "s": pl.Struct({"f": pl.Float32}),
+        "l": pl.List(pl.Float32),
+    }
+    table = lakelog.create(tmp_path / "numbers", schema, upkeep=False)
+    row: dict[str, Any] = {"f": 0.1, "s": {"f": 0.1}, "l": [0.1, float("inf"), None]}
+    with quiet(table, directory) as ingestor:
+        ingestor.write(row)
+        ingestor.write([row, {"l": None}])
+        for bad in ({"f": 1e39}, {"s": {"f": -1e39}}, {"l": [1.0, 1e39]}):
+            with pytest.raises(InvalidInputError, match="without loss"):
+                ingestor.write(bad)
+        with pytest.raises(InvalidInputError, match="without loss"):
+            ingestor.write(pl.DataFrame({"f": [0.1]}))
+    expected = pl.DataFrame([row, row, dict.fromkeys(schema)], schema)
+    assert table.to_polars().equals(expected)
+
+
 NO_UTF8 = pa.Array.from_buffers(
     pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xe4")]
 )

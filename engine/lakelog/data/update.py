@@ -7,7 +7,6 @@ DeleteCommand and UpdateCommand.
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -289,8 +288,6 @@ def _with_fields(
     return pl.struct(fields)
 
 
-_MOST = float(np.finfo(np.float32).max)
-
 _NOT_LITERAL = (
     *(TypeError, ValueError, OverflowError),
     *(pa.ArrowException, pl.exceptions.PolarsError),
@@ -306,15 +303,11 @@ def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us
     dtype: pl.DataType | None = None
     value = without_missing(value)
     try:
-        if isinstance(value, dt.datetime | Decimal | Mapping | list | tuple):
-            array = from_python([value], wide_field(field).type)
-            given = pl.Series(array).dtype
-            if isinstance(field.type, contract.Map):
-                value, dtype = dict(cast("Any", value)), given
-        else:
-            given = pl.Float64() if isinstance(value, float) else pl.Null()
-        if _fit_floats(value) and (shorter := _with_floats(given, field.type)) != given:
-            dtype = shorter
+        if isinstance(value, float | dt.datetime | Decimal | Mapping | list | tuple):
+            given = pl.Series(from_python([value], wide_field(field).type)).dtype
+            is_map = isinstance(field.type, contract.Map)
+            value = dict(cast("Any", value)) if is_map else value
+            dtype = given if is_map or "Float32" in str(given) else None
         return pl.lit(value, dtype=dtype)
     except _NOT_LITERAL as cause:
         raise InvalidInputError(
@@ -323,38 +316,6 @@ def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us
             expected=contract.type_text(field.type),
             found=repr(value)[:200] + ": " + str(cause).split("\n", 1)[0],
         ) from cause
-
-
-def _fit_floats(value: Any) -> bool:
-    """Whether no number in a value is too large for a column of type ``float``."""
-    if isinstance(value, Mapping):
-        return _fit_floats([*value, *value.values()])
-    if isinstance(value, list | tuple):
-        return all(map(_fit_floats, value))
-    return not isinstance(value, float) or not math.isfinite(value) or abs(value) <= _MOST
-
-
-def _with_floats(given: Any, type_: contract.DataType) -> Any:
-    """The Polars type of a literal, with 32-bit floats where the column has them, as Python has
-    none.
-    """
-    match given, type_:
-        case pl.Float64(), contract.Primitive("float"):
-            return pl.Float32()
-        case pl.List(), contract.Array(element):
-            return pl.List(_with_floats(given.inner, element))
-        case pl.Map(), contract.Map(key, value):
-            return pl.Map(_with_floats(given.key, key), _with_floats(given.value, value))
-        case pl.Struct(), contract.Struct():
-            return pl.Struct(
-                {
-                    each.name: each.dtype
-                    if (field := type_.field(each.name)) is None
-                    else _with_floats(each.dtype, field.type)
-                    for each in given.fields
-                }
-            )
-    return given
 
 
 class _Update(Change):
