@@ -153,6 +153,17 @@ def local_path(path: str | bytes | os.PathLike[Any]) -> str:
     return os.path.expanduser(os.fsdecode(path))
 
 
+def require_folder(path: str, expected: str, hint: str) -> None:
+    """Refuse a local path that is a file, or below one."""
+    above = os.path.abspath(path)
+    while not os.path.lexists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    if os.path.isfile(above):
+        raise InvalidInputError(
+            "the location is a file", path=above, expected=expected, found="a file", hint=hint
+        )
+
+
 def path_text(name: str, value: object) -> str:
     """The text of a path or URL; raises ArgumentTypeError, also for a path of bytes."""
     return os.fspath(_converted(name, _PATH, value))  # type: ignore[no-any-return] # `_path` checks

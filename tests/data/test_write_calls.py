@@ -210,7 +210,7 @@ def test_location_that_is_a_file_is_refused(tmp_path: Path) -> None:
         lakelog.convert,
         lakelog.open(tmp_path / "t").clone,
     ):
-        for location in (file, file.as_uri()):
+        for location in (file, file.as_uri(), file / "deep" / "table"):
             with pytest.raises(InvalidInputError, match="the location is a file") as error:
                 call(location)
             assert error.value.path == str(file)

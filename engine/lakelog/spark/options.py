@@ -7,7 +7,6 @@ printed.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any, Literal, cast
 from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.log.context import to_ms
+from lakelog.model.column_names import close_names
 
 Use = Literal["read", "write", "stream", "sink"]
 """Use of a source: batch reader, batch writer, stream reader or stream writer."""
@@ -297,8 +297,7 @@ def _known(key: str, use: Use | None) -> Option:
             expected=", ".join([*names, f"{STORAGE}<key>"]),
             hint=f"it is an option of: {', '.join(sorted(option.uses))}",
         )
-    near = difflib.get_close_matches(key.lower(), [name.lower() for name in names], n=1)
-    meant = f"did you mean {_BY_KEY[near[0]].name}?" if near else "remove it"
+    meant = close_names(key, names) or "remove it"
     raise InvalidInputError(
         f"option {key} is unknown",
         expected=", ".join([*names, f"{STORAGE}<key>"]),

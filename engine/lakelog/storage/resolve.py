@@ -15,7 +15,7 @@ from lakelog.errors import (
     MissingDependencyError,
     UnavailableError,
 )
-from lakelog.input_validation import local_path, path_text
+from lakelog.input_validation import local_path, path_text, require_folder
 from lakelog.redaction import redact, register_location, register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.containment import path_of_file_url
@@ -219,15 +219,12 @@ def open_store(
 
 
 def _open_local(path: str) -> LocalStore:
-    if os.path.isfile(path):
-        raise InvalidInputError(
-            "the location is a file",
-            path=path,
-            expected="the folder of a table, or one to be created",
-            found="a file",
-            hint="pass the folder; lakelog.write makes a table of a frame, and lakelog.convert of "
-            "a folder of Parquet files",
-        )
+    require_folder(
+        path,
+        "the folder of a table, or one to be created",
+        "pass the folder; lakelog.write makes a table of a frame, and lakelog.convert of a folder "
+        "of Parquet files",
+    )
     return LocalStore(path)
 
 

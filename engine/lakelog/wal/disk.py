@@ -37,7 +37,7 @@ from lakelog.errors import (
     NotFoundError,
     UnavailableError,
 )
-from lakelog.input_validation import is_unicode, local_path, require_path
+from lakelog.input_validation import is_unicode, local_path, require_folder, require_path
 
 
 class Closing(Displayed, ABC):
@@ -125,17 +125,12 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
             expected="the path of a directory",
             found=repr(name),
         )
-    path = above = os.path.abspath(local_path(name))
-    while not os.path.lexists(above) and above != os.path.dirname(above):
-        above = os.path.dirname(above)
-    if os.path.isfile(above):
-        raise InvalidInputError(
-            "the location is a file",
-            path=above,
-            expected="a directory, or a path where one can be created",
-            found="a file",
-            hint="pass the directory of the log or the store",
-        )
+    path = os.path.abspath(local_path(name))
+    require_folder(
+        path,
+        "a directory, or a path where one can be created",
+        "pass the directory of the log or the store",
+    )
     return path
 
 

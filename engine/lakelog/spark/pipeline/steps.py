@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +17,7 @@ import polars as pl
 
 from lakelog.display import parse_size, size_text
 from lakelog.errors import InvalidInputError
+from lakelog.model.column_names import close_names
 from lakelog.model.durations import to_duration_ms
 
 Status = Literal["done", "nothing to do", "already done", "incomplete"]
@@ -305,12 +305,11 @@ def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str
     """Raise InvalidInputError for unknown keys; the hint is the nearest known key."""
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
             raise InvalidInputError(
                 f"{place} has an unknown key {key}",
                 expected=", ".join(known),
                 found=key,
-                hint=f"did you mean {near[0]}?" if near else "remove it",
+                hint=close_names(key, known) or "remove it",
             )
 
 
