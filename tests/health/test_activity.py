@@ -70,11 +70,14 @@ def test_schema_and_property_changes_are_described(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start()
     made.commit(1, metadata(field("id", "string"), field("day", "date"), properties={"a": "1"}))
     made.commit(2, metadata(field("id", "string"), field("day", "date"), partitioned=["day"]))
+    nested = {"type": "struct", "fields": [field("x", "long")]}
+    made.commit(3, metadata(field("id", "string"), field("day", "date"), field("s", nested)))
     found = activity_of(made.table).schemas
     assert found.select("version", "changes").rows() == [
         (0, "2 columns"),
         (1, "column day added (date); column name dropped; column id: long to string; a = 1"),
         (2, "partitioned by day; a unset"),
+        (3, "column s added (struct<x:long>); partitioned by nothing"),
     ]
 
 

@@ -261,7 +261,7 @@ def _columns(metadata: Metadata) -> dict[str, str]:
         fields = metadata.schema.fields
     except LakelogError:
         return {}
-    return {field.name: contract.type_name(field.type) for field in fields}
+    return {field.name: contract.type_text(field.type) for field in fields}
 
 
 def _property_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
