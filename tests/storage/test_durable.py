@@ -467,7 +467,7 @@ def test_failed_start_of_an_upload_leaves_no_open_file(
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(f"{OS}.open", opened)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnavailableError, match=r"ulimit -n"):
         store.upload("log/1")
     upload_of_another = LocalStore(str(store.root))
     with pytest.raises(UnavailableError):

@@ -30,6 +30,7 @@ from lakelog.errors import (
 )
 from lakelog.redaction import redact_path
 from lakelog.storage.bounded import FileLocator, on_local_disk, unbounded
+from lakelog.storage.durable import next_step
 from lakelog.storage.local import LocalStore, read_small
 
 _SMALL_BYTES = 1 << 18
@@ -71,7 +72,7 @@ class Sources(FileLocator):
                 raise UnavailableError(
                     f"the store failed: {cause.strerror or cause}",
                     path=path,
-                    hint="check permissions and the disk, then try again",
+                    hint=next_step(cause),
                 ) from cause
         else:
             source = store.open(name, size_bytes)

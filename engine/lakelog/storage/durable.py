@@ -320,6 +320,20 @@ def unlink_checksum(target: str) -> bool:
     return True
 
 
+_OPEN_FILES = "close files, or raise the limit of open files (ulimit -n), then try again"
+_NEXT_STEPS = {
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.ENAMETOOLONG: "use a shorter location, or shorter partition values",
+}
+
+
+def next_step(cause: OSError) -> str:
+    """The hint of an error of the disk."""
+    usual = "check permissions, free space and the disk, then try again"
+    return _NEXT_STEPS.get(cause.errno or 0, usual)
+
+
 def is_absent(cause: OSError) -> bool:
     """Whether nothing is at a path: no file, a file above it, a link that leads to itself, or a
     longer name than filesystems have.
@@ -455,7 +469,7 @@ def _unwritten(path: str, cause: OSError) -> UnavailableError:
     return UnavailableError(
         f"nothing was written: {cause.strerror or cause}",
         path=path,
-        hint="check permissions and free space, then try again",
+        hint=next_step(cause),
     )
 
 

@@ -35,7 +35,13 @@ from lakelog.storage.base import (
     require_content,
 )
 from lakelog.storage.containment import require_contained, require_no_links
-from lakelog.storage.durable import TEMPORARY, DurableWriter, is_absent, unlink_checksum
+from lakelog.storage.durable import (
+    TEMPORARY,
+    DurableWriter,
+    is_absent,
+    next_step,
+    unlink_checksum,
+)
 from lakelog.threads import DaemonPool
 
 _READERS = 4
@@ -449,7 +455,7 @@ def _unavailable(path: str, cause: OSError) -> UnavailableError:
     error = UnavailableError(
         f"the store failed: {cause.strerror or cause}",
         path=path,
-        hint="check permissions and the disk, then try again",
+        hint=next_step(cause),
     )
     error.__cause__ = cause
     return error
