@@ -273,6 +273,25 @@ def test_row_counts_of_files_with_deletion_vectors_are_read_from_footers(
         assert json.loads(found) == {"numRecords": 3, "tightBounds": False}
 
 
+def test_deletion_vectors_are_restored_and_cloned_after_new_ones_were_disabled(
+    tmp_path: Path,
+) -> None:
+    """They are not new ones: Delta protocol, Deletion Vectors."""
+    table = new_table(tmp_path / "t", delta__enableDeletionVectors="true")
+    table.append(rows(1, 2, 3))
+    table.delete("id = 1")
+    table.alter.set_properties({"delta.enableDeletionVectors": "false"})
+    before = table.version()
+    table.delete("id = 2")
+    table.restore(before)
+    clone = table.clone(tmp_path / "clone")
+    for each in (table, clone):
+        assert each.to_polars()["id"].sort().to_list() == [2, 3]
+        assert each.snapshot().files().collect()["dvCardinality"].to_list() == [1]
+        each.delete("id = 3")
+        assert each.snapshot().files().collect()["dvCardinality"].to_list() == [None]
+
+
 def test_many_files_are_checked_in_one_listing(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     frame = pl.DataFrame({"id": range(300), "p": [f"p{n}" for n in range(300)]}, schema=SCHEMA)

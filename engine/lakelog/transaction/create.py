@@ -115,7 +115,7 @@ class NewTable:
         check_files(files, table, external=external)
         checked = files["path"] if rows_checked and files.height else None
         write_support.check_actions(
-            table, files, meta, log.table, clusters=self._is_copied, checked=checked
+            table, files, meta, log.table, restored=self._is_copied, checked=checked
         )
         done = operation or operations.infer(files, meta, None, table.metadata, table.protocol)
         plan = Plan(

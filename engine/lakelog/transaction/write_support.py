@@ -101,8 +101,8 @@ def check_actions(
     checked: pl.Series | None = None,
 ) -> None:
     """Raise for actions that a feature of the table forbids, or that lakelog cannot validate. Files
-    that are `restored` satisfied the rules before; `clusters` allows the domain of clustering;
-    `checked` are paths of files whose rows satisfy the rules.
+    that are `restored`, or those of a clone, satisfied the rules before; `clusters` allows the
+    domain of clustering; `checked` are paths of files whose rows satisfy the rules.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
@@ -136,7 +136,7 @@ def check_actions(
         what = "partition columns that must be stored in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
     _check_change_data(configured, files, new, removes_data, table, rows_replaced=rows_replaced)
-    _check_vectors(configured, files, table)
+    _check_vectors(configured, files, table, restored=restored)
     _check_counts(configured, files, adds, table)
     if configured.supports("clustering") and not (restored or clusters):
         _refuse_row(
@@ -324,7 +324,9 @@ def _check_change_data(
     )
 
 
-def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: str) -> None:
+def _check_vectors(
+    configured: TableConfiguration, files: pl.DataFrame, table: str, *, restored: bool
+) -> None:
     columns = [c for c in DV_COLUMNS if c in files.columns]
     if not columns:
         return
@@ -339,8 +341,9 @@ def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: s
         )
         return
     added = vectors & _of(files, "add")
-    if not is_on(configured.metadata.configuration, "delta.enableDeletionVectors"):
-        # A vector that is only rearranged with its file is not new.
+    enabled = is_on(configured.metadata.configuration, "delta.enableDeletionVectors")
+    if not enabled and not restored:
+        # A vector that is restored, or only rearranged with its file, is not new.
         _refuse_row(
             files,
             added & _changes_data(files),
