@@ -106,7 +106,7 @@ def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, ki
 
 def test_a_location_that_cannot_be_listed_is_refused_by_the_store(tmp_path: Path) -> None:
     with pytest.raises(
-        lakelog.LakelogError, match="File name too long.*Next: use a shorter location"
+        lakelog.LakelogError, match=r"File name too long.*Next: use a shorter location"
     ):
         lakelog.create(tmp_path / ("x" * 300), {"id": pl.Int64})
 
