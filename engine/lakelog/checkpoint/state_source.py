@@ -314,9 +314,11 @@ class StateSource:
             release()
 
     def _resolved(self, files: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+        # `_meta_state` itself reads paths of the checkpoint.
         if "docMappingJson" not in columns or not files.height:
             return files
-        return self._state.log.dialect.resolve_references(files, self._meta_state.meta)
+        resolved = self._meta_state.resolver(columns)
+        return files if resolved is None else resolved(files)
 
     def _read_base(self, columns: Sequence[str], kinds: Sequence[str]) -> Iterator[pl.DataFrame]:
         if self._base is None:
@@ -324,7 +326,7 @@ class StateSource:
         with broken_checkpoint(self._base.checkpoint):
             for frame in self._base.iter_files(columns, kinds):
                 if frame.height:
-                    yield frame
+                    yield self._resolved(frame, columns)
 
     @cached_property
     def _repeated(self) -> pl.Series:

@@ -384,6 +384,10 @@ class CheckpointReader(Protocol):
         """Files that a full read of this checkpoint depends on (manifest, parts, sidecars)."""
         ...
 
+    def references(self) -> pl.DataFrame:
+        """The metaData rows to whose properties file actions of later commits may refer."""
+        return self.read_meta(("metaData",))
+
     def is_reconciled(self) -> bool:
         """Whether its writer proved that it contains no file both added and removed."""
         return False

@@ -330,6 +330,12 @@ class Base:
         """The checkpoint's skips, which other writers leave in the commits below it."""
         return self._read(("mergeskip",))
 
+    @cached_property
+    def references(self) -> pl.DataFrame:
+        """See `CheckpointReader.references`."""
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.references()
+
     def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
         with broken_checkpoint(self.checkpoint):
             return self.reader.read_meta(kinds)

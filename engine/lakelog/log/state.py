@@ -407,9 +407,14 @@ class State:
         self.ensure_readable()
         keys = layers.keys()
         wanted = [*columns, *(("dvId",) if keys.height else ())]
+        resolved = self.resolver(columns)
+        if resolved is not None and "docMappingRef" not in columns:
+            wanted.append("docMappingRef")
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
             live = exclude(batch, keys)
+            if resolved is not None:
+                live = resolved(live)
             # With a condition alone, the reader has called `seen` and filtered.
             if condition is None or chosen is not None:
                 seen(live)
@@ -436,10 +441,18 @@ class State:
             yield transform(_matching(live, condition))
 
     def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
-        live = self.layers.live(kind)
-        if "docMappingJson" in columns:
-            return self.log.dialect.resolve_references(live, self.meta_of("metaData"))
-        return live
+        live, resolved = self.layers.live(kind), self.resolver(columns)
+        return live if resolved is None else resolved(live)
+
+    def resolver(self, columns: Sequence[str]) -> Transform | None:
+        """Resolves references to all properties that metaData registered up to this version: an
+        older or a newer metaData than that of a file's checkpoint or commit may contain them.
+        """
+        if "docMappingJson" not in columns:
+            return None
+        below = () if self.base is None else (self.base.references,)
+        known = actions.concat([*below, self.meta_of("metaData")])
+        return lambda files: self.log.dialect.resolve_references(files, known)
 
     @cached_property
     def base_is_unique(self) -> bool:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+import lakelog
 from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.log_content import Actions
 from lakelog.errors import InvalidActionError, MalformedLogError
@@ -173,3 +174,17 @@ def test_commit_deleted_after_the_listing_raises_malformed_log_error(log: Log) -
     target.unlink()
     with pytest.raises(MalformedLogError, match="deleted"):
         DIALECT.decode(log.store, listing.commits)
+
+
+@pytest.mark.parametrize("padding", [0, 30_000])
+@pytest.mark.parametrize("info", [{}, {"commitInfo": {"operation": "X"}}])
+@pytest.mark.parametrize("is_live", [True, False])
+def test_actions_on_the_line_of_the_commit_info_keep_their_order(
+    log: Log, padding: int, info: dict[str, Any], is_live: bool
+) -> None:
+    removed, added = remove("p"), add("p", size=99, tags={"x": "y" * padding})
+    log.commit(0, [PROTOCOL, metadata()])
+    log.commit(1, [add("p")])
+    log.commit(2, [info | (removed | added if is_live else added | removed)])
+    files = lakelog.open(str(log.root)).snapshot().files().collect()
+    assert files["size"].to_list() == ([99] if is_live else [])

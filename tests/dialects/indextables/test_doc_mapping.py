@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog.dialects.indextables import doc_mapping_hash
 from lakelog.dialects.indextables.docmapping import resolve_references
+from tests.dialects.indextables.writing import Log, add, metadata
 
 _MAPPING = (
     '[{"fast":true,"indexed":true,"name":"id","stored":true,"type":"i64"},'
@@ -68,3 +72,68 @@ def test_registered_references_are_resolved_and_others_are_kept() -> None:
     resolved = resolve_references(files, {"known": "text"})
     assert resolved["docMappingJson"].to_list() == ["text", None, "own", "inline wins"]
     assert resolved["docMappingRef"].to_list() == ["known", "unknown", None, "known"]
+
+
+_PROTOCOL = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 3}}
+_LAYOUTS = ("json", "json-multipart", "flattened")
+
+
+def _mappings(log: Log) -> dict[str, str | None]:
+    files = lakelog.open(str(log.root)).snapshot().files().collect()
+    return dict(zip(files["path"], files["docMappingJson"], strict=True))
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+def test_reference_is_resolved_by_the_metadata_of_a_checkpoint_below(
+    tmp_path: Path, layout: str
+) -> None:
+    log = Log(tmp_path)
+    log.commit(0, [_PROTOCOL, metadata(configuration={"docMappingSchema.h": "M"})])
+    log.commit(1, [add("a", docMappingRef="h")])
+    lakelog.open(str(tmp_path)).checkpoint(layout=layout)
+    log.commit(2, [metadata(configuration={})])
+    log.commit(3, [add("b", docMappingRef="h")])
+    assert _mappings(log) == {"a": "M", "b": "M"}
+
+    table = lakelog.open(str(tmp_path))
+    table.checkpoint(layout=layout)
+    for version in range(4):
+        (log.folder / f"{version:020d}.json").unlink()
+    assert _mappings(log) == {"a": "M", "b": "M"}
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+def test_reference_in_a_checkpoint_is_resolved_by_metadata_above_it(
+    tmp_path: Path, layout: str
+) -> None:
+    log = Log(tmp_path)
+    log.commit(0, [_PROTOCOL, metadata(configuration={})])
+    log.commit(1, [add("a", docMappingRef="h")])
+    lakelog.open(str(tmp_path)).checkpoint(layout=layout)
+    log.commit(2, [metadata(configuration={"docMappingSchema.h": "M"})])
+    assert _mappings(log) == {"a": "M"}
+
+    table = lakelog.open(str(tmp_path))
+    table.checkpoint(layout=layout)
+    assert table.verify().verdict == "proved"
+    assert _mappings(log) == {"a": "M"}
+
+
+def test_reference_is_resolved_by_the_registry_of_an_avro_state_below(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.commit(0, [{"protocol": {"minReaderVersion": 4, "minWriterVersion": 4}}, metadata()])
+    log.manifest("manifests/manifest-aaaaaaaa.avro", [add("a", docMappingRef="h")["add"]])
+    log.state(1, {"manifests/manifest-aaaaaaaa.avro": 1}, schemaRegistry={"h": "M"})
+    log.commit(2, [add("b", docMappingRef="h")])
+    assert _mappings(log) == {"a": "M", "b": "M"}
+
+
+def test_deeply_nested_mapping_is_hashed_and_checkpointed_as_text(tmp_path: Path) -> None:
+    deep = "[" * 600 + "]" * 600
+    assert doc_mapping_hash(deep) == doc_mapping_hash(deep)
+    assert doc_mapping_hash(deep) != doc_mapping_hash(f"{deep} ")
+    log = Log(tmp_path)
+    log.commit(0, [_PROTOCOL, metadata()])
+    log.commit(1, [add("a", docMappingJson=deep)])
+    assert lakelog.open(str(tmp_path)).checkpoint().verified
+    assert _mappings(log) == {"a": deep}

@@ -58,6 +58,25 @@ def test_json_checkpoint_of_the_reference_is_proved(name: str) -> None:
     assert _open(name).verify().verdict == "proved"
 
 
+def test_checkpoint_of_a_state_does_not_count_separate_skips_as_versions(tmp_path: Path) -> None:
+    shutil.copytree(_TABLES / "states_and_skips", tmp_path / "t")
+    table = lakelog.open(str(tmp_path / "t"), upkeep=False)
+    version, found = table.version(), _paths(table.snapshot())
+    skips = table.snapshot().skips().collect()["path"].sort()
+    table.checkpoint()
+    table = lakelog.open(str(tmp_path / "t"), upkeep=False)
+    assert table.version() == version
+    assert _paths(table.snapshot()) == found
+    assert table.snapshot().skips().collect()["path"].sort().equals(skips)
+
+
+def test_state_above_the_commits_that_it_repeats_is_proved(tmp_path: Path) -> None:
+    shutil.copytree(_TABLES / "states_above_commits", tmp_path / "t")
+    table = lakelog.open(str(tmp_path / "t"), upkeep=False)
+    assert table.verify(2).verdict == "proved"
+    assert table.checkpoint(2).verified
+
+
 @pytest.mark.parametrize("name", sorted(set(_NAMES) - {"alternating_writers"}))
 def test_commit_to_a_table_on_which_the_reference_may_use_states_is_refused(
     name: str, tmp_path: Path

@@ -56,6 +56,7 @@ from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
     Actions,
     Checkpoint,
+    CheckpointReader,
     FileCondition,
     RowGroups,
 )
@@ -191,7 +192,7 @@ _OPEN_FILES = 16  # number of files open at a time
 _ROWS_AHEAD = 1 << 17  # number of rows in row groups of several files
 
 
-class DeltaCheckpointReader:
+class DeltaCheckpointReader(CheckpointReader):
     """Reads one checkpoint; see `lakelog.dialects.log_content.CheckpointReader`."""
 
     def __init__(

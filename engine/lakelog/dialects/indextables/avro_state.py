@@ -46,7 +46,11 @@ from lakelog.dialects.indextables.commits import (
     project,
     wire,
 )
-from lakelog.dialects.indextables.docmapping import registry_of, resolve_references
+from lakelog.dialects.indextables.docmapping import (
+    REGISTRY_PREFIX,
+    registry_of,
+    resolve_references,
+)
 from lakelog.dialects.indextables.listing import (
     LOG_FOLDER,
     commits_apart,
@@ -184,6 +188,13 @@ class AvroStateReader(CheckpointReader):
         own = cached if is_cached else actions.concat([])
         meta = compose_meta(own, kinds, below, one_protocol(state.protocol_version))
         return _raised(meta, state.protocol_version)
+
+    def references(self) -> pl.DataFrame:
+        """See `CheckpointReader`; the state's registry is apart from its metaData."""
+        registered = {REGISTRY_PREFIX + key: text for key, text in self._state.registry.items()}
+        schema = {name: actions.schema()[name] for name in ("actionType", "configuration")}
+        apart = pl.DataFrame({"actionType": ["metaData"], "configuration": [registered]}, schema)
+        return actions.concat([apart, super().references()])
 
     def _metadata_below(self) -> pl.DataFrame:
         """The metaData that the last lower state caches, or no row."""

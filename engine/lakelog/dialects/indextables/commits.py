@@ -216,7 +216,8 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
     except orjson.JSONDecodeError:
         yield blob  # the decoder reports the error
         return
-    if len(parsed) == 1 or None in parsed.values():
+    # Several actions on one line keep their order only in the strict decoder.
+    if len(parsed) != 2 or None in parsed.values():
         yield blob
         return
     parse_object(Line(line, blob.path, blob.version, blob.first_line, blob.offset))

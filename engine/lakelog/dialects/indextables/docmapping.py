@@ -23,9 +23,13 @@ REGISTRY_PREFIX = "docMappingSchema."
 """Prefix of a registry entry among the table's properties: a document mapping by its hash."""
 
 _HASH_CHARACTERS = 16
+_MAX_DEPTH = (
+    200  # well below the interpreter's limit, so that the result never depends on the caller
+)
 _REF = "docMappingRef"
 _TEXT = "docMappingJson"
 _FOOTERS = "hasFooterOffsets"
+_ORIGIN = r'"addedAt(?:Version|Timestamp)":-?\d+'
 
 
 def doc_mapping_hash(text: str) -> str:
@@ -33,7 +37,8 @@ def doc_mapping_hash(text: str) -> str:
 
     Keys are sorted at every depth, arrays whose elements are all objects with a ``name`` are
     sorted by it, and the compact JSON is hashed: SHA-256, URL-safe base64, the first 16
-    characters (96 bits). Text that is not JSON is hashed unchanged, as by the writers.
+    characters (96 bits). Text that is not JSON is hashed unchanged, as by the writers, and so is
+    text that is nested more than 200 levels deep.
 
     >>> doc_mapping_hash('[{"name": "b"}, {"name": "a"}]') == doc_mapping_hash(
     ...     '[{"name":"a"},{"name":"b"}]'
@@ -42,17 +47,19 @@ def doc_mapping_hash(text: str) -> str:
     """
     try:
         canonical = orjson.dumps(_canonical(orjson.loads(text)))
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         canonical = text.encode()
     digest = hashlib.sha256(canonical).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii")[:_HASH_CHARACTERS]
 
 
-def _canonical(value: Any) -> Any:
+def _canonical(value: Any, depth: int = 0) -> Any:
+    if depth > _MAX_DEPTH:
+        raise RecursionError
     if isinstance(value, dict):
-        return {key: _canonical(value[key]) for key in sorted(value)}
+        return {key: _canonical(value[key], depth + 1) for key in sorted(value)}
     if isinstance(value, list):
-        items = [_canonical(item) for item in value]
+        items = [_canonical(item, depth + 1) for item in value]
         if items and all(isinstance(item, dict) and "name" in item for item in items):
             items.sort(key=lambda item: str(item["name"]))
         return items
@@ -69,11 +76,12 @@ def normalised(text: str) -> str:
     """
     try:
         parsed = json.loads(text)
+        if isinstance(parsed, list):
+            parsed = [field for field in parsed if not _is_empty_object(field)]
+        canonical = _canonical(parsed)
     except (ValueError, RecursionError):
         return text
-    if isinstance(parsed, list):
-        parsed = [field for field in parsed if not _is_empty_object(field)]
-    return json.dumps(_canonical(parsed), separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(canonical, separators=(",", ":"), ensure_ascii=False)
 
 
 def _is_empty_object(field: Any) -> bool:
@@ -83,7 +91,9 @@ def _is_empty_object(field: Any) -> bool:
 
 
 def same_files(files: pl.DataFrame) -> list[pl.Series]:
-    """Columns of adds in a canonical form; a reference counts only if it has no mapping."""
+    """Columns of adds in a canonical form; a reference counts only if it has no mapping, and the
+    version and time of the commit, which only Avro states repeat in each file, do not count.
+    """
     made: list[pl.Series] = []
     if _TEXT in files.columns:
         texts = files[_TEXT]
@@ -93,6 +103,9 @@ def same_files(files: pl.DataFrame) -> list[pl.Series]:
         if _REF in files.columns:
             made.append(files[_REF].set(texts.is_not_null(), None))
     made.append(actions.conform(files, (_FOOTERS,)).to_series().fill_null(value=False))
+    if "extra" in files.columns:
+        extra = files["extra"].str.replace_all(f"{_ORIGIN},|,?{_ORIGIN}", "")
+        made.append(extra.set(extra == "{}", None))
     return made
 
 

@@ -204,7 +204,7 @@ def _starts_elsewhere(store: LogStore, start: int, last_state: int, found: _Foun
         near = _Found()
         _find_json(store, store.list_from(LOG_FOLDER, f"{last_state:020d}"), near)
         _find_flattened(store, last_state, near)
-    return any(c.version >= last_state for c in near.checkpoints if c.layout != "avro-state")
+    return any(c.version > last_state for c in near.checkpoints if c.layout != "avro-state")
 
 
 @dataclass
