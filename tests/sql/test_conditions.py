@@ -471,6 +471,27 @@ def test_condition_that_cannot_be_computed_is_refused_with_the_part(
         lakelog.open(tmp_path / "t").to_polars(text)
 
 
+def test_overflows_of_decimals_are_errors_only_where_the_value_is_used(tmp_path: Path) -> None:
+    number = pl.Decimal(38, 2)
+    wide = [Decimal("9" * 36 + ".99"), Decimal("3.00"), None]
+    lakelog.write(
+        tmp_path / "t", pl.DataFrame({"id": [1, 2, 3], "d": wide}, {"id": pl.Int64, "d": number})
+    )
+    table = lakelog.open(tmp_path / "t")
+    for text, found in {
+        "id = 2 AND d + d = 6": [2],
+        "CASE WHEN id = 2 THEN d * d > 8 ELSE d IS NULL END": [2, 3],
+        "id > 1 AND d - (-1 * d) = 6": [2],
+        "d + 0 > 10": [1],
+        "d - d = 0": [1, 2],
+        "COALESCE(d - 1, d + d + d) > 5": [1],
+    }.items():
+        assert table.to_polars(text)["id"].to_list() == found, text
+    for text in ("d + d > 0", "d + 1 > 0", "d - (-1 * d) > 0", "d * d > 0"):
+        with pytest.raises(InvalidInputError, match=r"an overflow of decimal\(38,2\)"):
+            table.to_polars(text)
+
+
 TINY = pl.DataFrame(
     {"id": [1, 2, 3], "a": ["0.0000001", "1.5", None], "b": ["0.0000001", "-64", "0"]}
 ).with_columns(pl.col("a", "b").cast(pl.Decimal(38, 18)))

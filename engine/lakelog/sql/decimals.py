@@ -49,13 +49,40 @@ def combined(self: Translation, operator: str, a: Value, b: Value) -> Value:
             f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
         )
     type_ = Decimal(min(type_.precision, MOST_DIGITS), type_.scale)
-    x, y = (v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True))
-    result = ARITHMETIC[operator](x, y).cast(to_polars(type_))
     lost = left.scale + right.scale - type_.scale if operator == "*" else 0
-    if lost > 0:
-        number = _ties_away(result, _unscaled(a, left), _unscaled(b, right), lost)
-        result = number.reinterpret(dtype=to_polars(type_))
-    return Value(result, type_)
+    wide = [pl.Decimal(MOST_DIGITS, scale) for scale in scales]
+    if most <= MOST_DIGITS:
+        x, y = (v.expr.cast(dtype) for v, dtype in zip((a, b), wide, strict=True))
+        return Value(ARITHMETIC[operator](x, y).cast(to_polars(type_)), type_)
+    # Null where the result has too many digits, because Polars refuses it in any row.
+    x, y = (v.expr.cast(dtype, strict=False) for v, dtype in zip((a, b), wide, strict=True))
+    if operator == "*":
+        m, n = _unscaled(a, left), _unscaled(b, right)
+    else:
+        m, n = (each.reinterpret(dtype=pl.Int128) for each in (x, y))
+    fits = _fits(operator, m, n, lost)
+    if lost:
+        fits &= x.is_not_null() & y.is_not_null()
+        product = ARITHMETIC[operator](pl.when(fits).then(x), y).cast(to_polars(type_))
+        number = _ties_away(product, m, n, lost)
+    else:
+        number = pl.when(fits).then(ARITHMETIC[operator](m, n))
+    is_given = a.expr.is_not_null() & b.expr.is_not_null()
+    self.refuse_if(RowError(is_given & number.is_null(), f"an overflow of {type_name(type_)}"))
+    return Value(number.reinterpret(dtype=to_polars(type_)), type_)
+
+
+def _fits(operator: str, m: pl.Expr, n: pl.Expr, lost: int) -> pl.Expr:
+    """Whether the result of unscaled numbers, less some places, has at most 38 digits."""
+    most = pl.lit(10**MOST_DIGITS - 1, pl.Int128)
+    if lost:  # such a product may exceed 128 bits; the last ones that fit are not accepted
+        product = m.abs().cast(pl.Float64) * n.abs().cast(pl.Float64)
+        return product < 10.0 ** (MOST_DIGITS + lost) * (1 - 2.0**-40)
+    if operator == "*":
+        return (n == 0) | (m.abs() <= most // pl.when(n != 0).then(n.abs()))
+    signs = m.sign() * n.sign()
+    is_larger = signs > 0 if operator == "+" else signs < 0
+    return ~is_larger | (m.abs() <= most - n.abs())
 
 
 def _ties_away(product: pl.Expr, x: pl.Expr, y: pl.Expr, places: int) -> pl.Expr:
