@@ -410,16 +410,19 @@ def test_files_in_a_folder_that_cannot_be_read_are_reported_and_not_removed(
 ) -> None:
     where = tmp_path / "table"
     table = without_two_files(where)
+    with table.transaction() as tx:
+        tx.add(path="p=a/y", size=1)
     for folder in ("p=a", "lost+found"):
         (where / folder).mkdir()
         deny(monkeypatch, where / folder)
     report = repaired(table, remove_missing=True)
     assert report.repaired.select("kind", "path").rows() == [("data-missing", "p=b/x")]
-    assert report.left.select("kind", "path", "action").rows() == [
-        ("data-unreadable", "p=a/x", "refuse")
+    assert report.left.select("kind", "path", "action", "num_files").rows() == [
+        ("data-unreadable", "p=a/x", "refuse", 2)
     ]
     (found,) = (each for each in table.doctor(files=True).findings if "data-" in each.kind)
     assert (found.severity, found.kind, found.paths) == ("error", "data-unreadable", ("p=a/x",))
+    assert found.num_files == 2
 
 
 class AppendsAfterListing(StoreWrapper):

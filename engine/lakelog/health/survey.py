@@ -240,7 +240,7 @@ def _of_data(log: Log, listed: Listing) -> Iterator[Damage]:
     for kind, group in groupby(diagnose_files(log, listed, remove=False), lambda each: each.kind):
         first, *others = group
         paths = tuple(redact_path(each.path) for each in (first, *others[: _EXAMPLES - 1]))
-        count = (first.num_files or 1) + len(others)
+        count = sum(each.num_files or 1 for each in (first, *others))
         more = f" ({count:,} in all, also {', '.join(paths[1:])})" if others else ""
         text = f"{paths[0]}: {first.problem}{more}"
         if kind == UNCHECKED:

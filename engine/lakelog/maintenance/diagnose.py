@@ -424,9 +424,14 @@ def diagnose_files(log: Log, listed: Listing, *, remove: bool) -> Iterator[Findi
     is_unchecked = (pl.col("found") == _NOT_CHECKED).fill_null(value=False)
     unchecked, found = deviating.filter(is_unchecked), deviating.filter(~is_unchecked)
     is_denied = (pl.col("found") == _DENIED).fill_null(value=False)
-    for path in found.filter(is_denied)["path"]:
-        problem = "its folder cannot be read, so the file was not checked"
-        yield Finding("data-unreadable", path, version, problem, REFUSE, _WHY_DENIED, 1)
+    folder = pl.col("path").str.replace("[^/]*$", "")
+    denied = found.filter(is_denied).group_by(folder.alias("folder"))
+    for path, count in (
+        denied.agg(pl.min("path"), pl.len()).sort("path").select("path", "len").rows()
+    ):
+        files = "the file was" if count == 1 else f"{count:,} files in it were"
+        problem = f"its folder cannot be read, so {files} not checked"
+        yield Finding("data-unreadable", path, version, problem, REFUSE, _WHY_DENIED, count)
     found = found.filter(~is_denied)
     data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
     absent = data.filter(pl.col("found").is_null())
