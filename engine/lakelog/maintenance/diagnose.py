@@ -429,8 +429,8 @@ def diagnose_files(log: Log, listed: Listing, *, remove: bool) -> Iterator[Findi
     for path, count in (
         denied.agg(pl.min("path"), pl.len()).sort("path").select("path", "len").rows()
     ):
-        files = "the file was" if count == 1 else f"{count:,} files in it were"
-        problem = f"its folder cannot be read, so {files} not checked"
+        what = "the file was" if count == 1 else f"{count:,} files in it were"
+        problem = f"its folder cannot be read, so {what} not checked"
         yield Finding("data-unreadable", path, version, problem, REFUSE, _WHY_DENIED, count)
     found = found.filter(~is_denied)
     data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
