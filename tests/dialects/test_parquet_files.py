@@ -18,6 +18,7 @@ from lakelog.dialects.thrift_compact import (
     write_list,
     write_struct,
 )
+from lakelog.ingest.files import read_file
 from tests.footers import rewritten_footer
 
 
@@ -60,3 +61,15 @@ def test_checkpoints_and_data_files_of_parquet_mr_1_11_0_are_read_and_changed(
     assert table.snapshot().files().collect()["path"].to_list() == [file.name]
     table.update({"id": 7}, where="id = 2")
     assert sorted(table.to_polars()["id"]) == [1, 3, 7]
+
+
+def test_files_of_parquet_mr_1_11_0_are_ingested_and_converted(tmp_path: Path) -> None:
+    file = tmp_path / "rows" / "old.parquet"
+    file.parent.mkdir()
+    rows = pa.table({"m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))})
+    pq.write_table(rows, file)
+    rewritten_footer(file, of_parquet_mr_1_11_0)
+    ((batch, _),) = read_file(str(file), "parquet", ["m"])
+    assert batch.rows.column("m").to_pylist() == [[("k", 1)]]
+    lakelog.convert(file.parent)
+    assert lakelog.open(file.parent).to_arrow()["m"].to_pylist() == [[("k", 1)]]

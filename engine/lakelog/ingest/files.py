@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.csv as pc
-import pyarrow.parquet as pq
 
+from lakelog.dialects.parquet_files import open_parquet
 from lakelog.errors import InvalidInputError
 from lakelog.ingest.rows import BadRow, FileRows, TextRows
 from lakelog.ingest.texts import is_complete
@@ -489,7 +489,7 @@ def _batches(name: str | None, stream: BinaryIO, form: Format) -> Iterator[tuple
     """The batches with the fingerprint of the whole file, or of a stream up to the batch."""
     if form == "parquet":
         mark = _fingerprint_of_all(name, stream)
-        for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
+        for batch in open_parquet(stream).iter_batches(_BATCH_ROWS):
             yield batch, mark
         return
     peeked = stream.peek(len(_FILE_MAGIC)) if hasattr(stream, "peek") else b""
