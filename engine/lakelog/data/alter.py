@@ -253,7 +253,11 @@ class Alter:
             raise InvalidTransactionError(
                 "a constraint with this name exists", path=snapshot.path, found=name
             )
-        rules = RowRules(snapshot.schema, (check(key, expression),))
+        added = {key: expression}
+        if not snapshot.table_configuration.supports("checkConstraints"):
+            # Not enforced before; they will be with this one.
+            added |= {k: text for k, text in snapshot.metadata.constraints.items() if text}
+        rules = RowRules(snapshot.schema, tuple(check(*each) for each in added.items()))
         try:
             rules.require_supported()
         except UnsupportedFeatureError as cause:

@@ -195,7 +195,8 @@ class RowCommit:
         wanted = metadata_changes.change_metadata(
             metadata, table.dialect, None, {}, schema=schema, partition_by=partition_by
         )
-        return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
+        changed_table = table.changed(metadata=wanted)
+        return metadata_changes.settled_metadata(changed_table, metadata, self._runtime)
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Change the metadata in the same commit; files are then read and written under it."""

@@ -9,13 +9,17 @@ Source: Delta protocol, Protocol Evolution, Table Features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import orjson
+
 from lakelog.dialects.features import Feature, Stance, listed, writer_version
-from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
+from lakelog.dialects.properties import changed
+from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
+from lakelog.model import contract
 from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 
 if TYPE_CHECKING:
@@ -164,6 +168,10 @@ class ProtocolRules(ABC):
                     hint="upgrade lakelog",
                 )
 
+    def without_satisfied(self, names: Iterable[str], protocol: Protocol) -> frozenset[str]:
+        """The features that a protocol does not support, nor another one that replaces them."""
+        return frozenset(self._not_satisfied(names, self.supported(protocol)))
+
     def _not_satisfied(self, names: Iterable[str], there: frozenset[str]) -> set[str]:
         known = self.features
         return {
@@ -262,9 +270,61 @@ class TableConfiguration:
         switch = self.rules.features[name].switch
         return switch is None or switch(self.metadata)
 
+    def needed_by(self, metadata: Metadata, asked: Collection[str] = ()) -> frozenset[str]:
+        """Features that a change to `metadata` needs. Those that the metadata enabled before,
+        against the protocol, stay ignored, unless a property that is changed or `asked` for, or a
+        changed column, enables them.
+        """
+        needed = self.rules.needed(metadata)
+        if not (ignored := self._ignored() & needed):
+            return needed
+        fields = [_without_comment(f) for f in self.metadata.schema.fields]
+        schema = contract.Struct(
+            tuple(f for f in metadata.schema.fields if _without_comment(f) not in fields)
+        )
+        new, old = metadata.configuration, self.metadata.configuration
+        properties = changed(new, old) | {key: new[key] for key in asked if key in new}
+        return needed - ignored | self.rules.needed(_part(metadata, schema, properties))
+
+    def metadata_before(self, later: TableConfiguration) -> Metadata:
+        """The metadata, without properties that were ignored, because the protocol did not support
+        their features, and that `later` applies.
+        """
+        if later.protocol == self.protocol:
+            return self.metadata
+        ignored = frozenset(name for name in self._ignored() if later.supports(name))
+        if not ignored:
+            return self.metadata
+        empty, properties = contract.Struct(()), self.metadata.configuration
+        kept = {
+            key: value
+            for key, value in properties.items()
+            if not ignored & self.rules.needed(_part(self.metadata, empty, {key: value}))
+        }
+        return replace(self.metadata, configuration=kept)
+
+    def _ignored(self) -> frozenset[str]:
+        """Features that the metadata enable, and the protocol does not support."""
+        try:
+            needed = self.rules.needed(self.metadata)
+        except CorruptionError:
+            return frozenset()
+        return self.rules.without_satisfied(needed, self.protocol)
+
     @property
     def column_mapping(self) -> str:
         """Effective column mapping mode: ``none`` if the dialect has no mapping."""
         if "columnMapping" not in self.rules.features:
             return "none"
         return mapping_mode(self.protocol, self.metadata)
+
+
+def _without_comment(field: contract.Field) -> contract.Field:
+    return replace(field, metadata={k: v for k, v in field.metadata.items() if k != "comment"})
+
+
+def _part(
+    metadata: Metadata, schema: contract.Struct, properties: Mapping[str, str | None]
+) -> Metadata:
+    text = orjson.dumps(contract.to_json(schema)).decode()
+    return replace(metadata, schema_string=text, configuration=dict(properties))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -34,6 +34,7 @@ from lakelog.transaction.metadata_changes import (
     metadata_row,
     only_one,
     protocol_row,
+    settled_metadata,
     with_file_defaults,
 )
 from lakelog.transaction.runtime import Runtime
@@ -99,6 +100,7 @@ class ActionBuffer:
         self._protocol, self._metadata = table.protocol, table.metadata
         self._new_protocol: Protocol | None = None
         self._new_metadata: Metadata | None = None
+        self._asked: set[str] = set()
         self._files: list[pl.DataFrame] = []
         self._single: list[dict[str, Any]] = []
         self._meta: list[dict[str, Any]] = []
@@ -128,6 +130,10 @@ class ActionBuffer:
         self._new_metadata = metadata_changes.change_metadata(
             self._new_metadata or self._metadata, self._dialect, table, fields, **changed
         )
+
+    def ask_for(self, properties: Iterable[str]) -> None:
+        """Add the features of properties, also if the metadata have these values already."""
+        self._asked.update(properties)
 
     def put_identity_marks(self, marks: Mapping[str, int]) -> None:
         """Take new high water marks of identity columns."""
@@ -238,13 +244,15 @@ class ActionBuffer:
 
     def _changed_pair(self, runtime: Runtime) -> tuple[Protocol | None, Metadata | None]:
         """Changed protocol, with the features that the metadata need, and metadata."""
-        protocol, metadata = self._new_protocol, self._new_metadata
-        if metadata is not None and metadata != self._metadata:
-            rules = self._dialect.protocol_rules
-            protocol = rules.upgrade(protocol or self._protocol, rules.needed(metadata))
-            metadata = metadata_changes.settled_metadata(metadata, self._metadata, runtime)
-        if protocol == self._protocol:
-            protocol = None
-        if metadata == self._metadata:
-            metadata = None
-        return protocol, metadata
+        old = TableConfiguration(self._dialect, self._protocol, self._metadata)
+        new = old.changed(self._new_protocol, self._new_metadata)
+        if new.metadata != old.metadata or self._asked:
+            needed = old.needed_by(new.metadata, self._asked)
+            new = new.changed(new.rules.upgrade(new.protocol, needed))
+        before = old.metadata_before(new)
+        if new.metadata != before:
+            new = new.changed(metadata=settled_metadata(new, before, runtime))
+        return (
+            None if new.protocol == old.protocol else new.protocol,
+            None if new.metadata == old.metadata else new.metadata,
+        )

@@ -157,7 +157,8 @@ def configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Table
     )
     protocol = rules.upgrade(None, rules.needed(metadata))
     before = replace(metadata, configuration={}) if definition.has_files else None
-    return TableConfiguration(log.dialect, protocol, settled_metadata(metadata, before, runtime))
+    table = TableConfiguration(log.dialect, protocol, metadata)
+    return table.changed(metadata=settled_metadata(table, before, runtime))
 
 
 _KEPT = (

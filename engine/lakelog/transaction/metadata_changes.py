@@ -21,6 +21,7 @@ import polars as pl
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.dialects.properties import spellings
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions, contract
 from lakelog.model.column_names import spelled
@@ -179,6 +180,8 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
         # A column that was renamed has taken the id along; another one may have its old name.
         is_moved = contract.COLUMN_ID not in field.metadata and own.get(contract.COLUMN_ID) in given
         found = {**({} if is_moved else own), **field.metadata}
+        if not was_mapped and own:
+            found |= own
         if contract.COLUMN_ID not in found:
             greatest += 1
             found[contract.COLUMN_ID] = greatest
@@ -305,8 +308,11 @@ def _property(key: str, value: Any) -> str:
     return value
 
 
-def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runtime) -> Metadata:
+def settled_metadata(
+    table: TableConfiguration, before: Metadata | None, runtime: Runtime
+) -> Metadata:
     """The metadata to write: without feature requests, with tracking and mapping names."""
+    metadata = table.metadata
     configuration = {
         key: value
         for key, value in metadata.configuration.items()
@@ -315,7 +321,8 @@ def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runti
     }
     known = {} if before is None else before.configuration
     tracked = with_tracking_columns(configuration, known, runtime.new_id)
-    return assign(replace(metadata, configuration=tracked), before, runtime.new_id)
+    settled = replace(metadata, configuration=tracked)
+    return settled if table.column_mapping == "none" else assign(settled, before, runtime.new_id)
 
 
 def with_tracking_columns(

@@ -391,6 +391,7 @@ class LogTransaction(Displayed):
             name=name,
             description=description,
         )
+        self._buffer.ask_for(configuration or ())
 
     def set_protocol(
         self, table: Any = None, /, *, features: Sequence[str] = (), **fields: Any

@@ -260,7 +260,8 @@ def _check_rules_of_features(
             "a CHECK constraint is added, and lakelog cannot check existing rows against it",
             path=key,
             found="checkConstraints",
-            hint="use Table.alter.add_constraint, which checks them",
+            hint="use Table.alter.add_constraint, which checks them; one that the protocol did not "
+            "enforce is dropped first",
         )
 
 
@@ -404,15 +405,16 @@ def check(
     write_support.check_writable(before, table)
     if table_after.protocol != before.protocol:
         before.rules.check_change(before.protocol, table_after.protocol)
-    if table_after.metadata != before.metadata:
+    old = before.metadata_before(table_after)
+    if table_after.metadata != old:
         check_metadata(
             table_after,
-            before.metadata,
+            old,
             replaced=replaced,
             restored=restored,
             constraints_hold=constraints_hold,
         )
-        _check_row_tracking(pending, table_after.metadata, table, live_files)
+        _check_row_tracking(pending, table_after, old, table, live_files)
     if table_after != before:
         write_support.check_writable(table_after, table)
     if pending.files.height:
@@ -430,12 +432,14 @@ def check(
 
 
 def _check_row_tracking(
-    pending: PendingCommit, metadata: Metadata, table: str, live_files: Callable[[], pl.LazyFrame]
+    pending: PendingCommit,
+    table_after: TableConfiguration,
+    old: Metadata,
+    table: str,
+    live_files: Callable[[], pl.LazyFrame],
 ) -> None:
     """Raise if row tracking is enabled and a file has no row ids."""
-    if not is_on(metadata.configuration, row_tracking.ENABLED):
-        return
-    if is_on(pending.metadata.configuration, row_tracking.ENABLED):
+    if not table_after.is_active("rowTracking") or is_on(old.configuration, row_tracking.ENABLED):
         return
     files = live_files().select(*actions.KEY, "baseRowId").collect()
     bare = files.filter(files["baseRowId"].is_null())
@@ -447,6 +451,8 @@ def _check_row_tracking(
     hint = "add the files again for row ids: tx.add(tx.read().collect(), dataChange=False)"
     if not pending.table.supports("rowTracking"):
         hint = "set_protocol(features=['rowTracking']) first; then " + hint
+        if is_on(pending.metadata.configuration, row_tracking.ENABLED):  # ignored so far
+            hint = f"set {row_tracking.ENABLED} to false, which has no effect yet; {hint}"
     raise InvalidTransactionError(
         "row tracking can be enabled only if every file has row ids",
         path=table,
