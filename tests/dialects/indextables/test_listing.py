@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import lakelog
 from lakelog.dialects.indextables import DIALECT
 from lakelog.dialects.log_content import CompactionFile
-from lakelog.errors import InternalError
+from lakelog.errors import InternalError, UnavailableError
+from lakelog.storage import LogStore
+from lakelog.testing import InjectingStore, Rule
 from tests.dialects.indextables.writing import PROTOCOL, Log, add, flat_rows, lines, metadata, skip
 
 
@@ -221,3 +224,41 @@ def test_start_excludes_earlier_versions(log: Log) -> None:
 def test_compaction_files_are_not_supported(log: Log) -> None:
     with pytest.raises(InternalError):
         DIALECT.decode_compaction(log.store, CompactionFile(0, 1, "x", 1))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["*state-v*1/_manifest.avro", "*state-v*3/_manifest.avro", "*00005.json"],
+)
+def test_answer_does_not_depend_on_a_store_that_fails_now_and_then(log: Log, path: str) -> None:
+    log.commit(0, [PROTOCOL, metadata()])
+    log.commit(1, [skip("s")])
+    log.commit(5, [skip("t")])
+    for version, created in ((1, 90), (2, 20), (3, 30)):
+        log.state(version, {}, createdAt=created)
+    expected = _answer(log.store)
+    for nth in range(1, 9):
+        store = InjectingStore(log.store, [Rule("fail", "read", nth=nth, path=path)])
+        try:
+            found = _answer(store)
+        except UnavailableError:
+            continue
+        assert found == expected
+
+
+def _answer(store: LogStore) -> tuple[int, list[int], list[int]]:
+    listing = DIALECT.list_log(store, hint=False)
+    return (
+        lakelog.open(store=store).version(),
+        [c.version for c in listing.commits],
+        [c.version for c in listing.checkpoints],
+    )
+
+
+def test_pointer_that_cannot_be_read_does_not_hide_a_second_history(log: Log) -> None:
+    log.commit(0, [PROTOCOL, metadata()])
+    log.state(1, {}, createdAt=50)
+    log.write("_last_checkpoint", json.dumps({"version": 0, "createdTime": 51}).encode())
+    store = InjectingStore(log.store, [Rule("fail", "read", times=None, path="*_last_checkpoint")])
+    with pytest.raises(UnavailableError):
+        lakelog.open(store=store).snapshot().files().collect()

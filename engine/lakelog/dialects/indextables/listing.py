@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ import orjson
 from lakelog.dialects.indextables.avro import read_state_record
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing, RecordedCounts
-from lakelog.errors import LakelogError
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError
 from lakelog.storage import FileEntry, LogStore
 
 LOG_FOLDER = "_transaction_log"
@@ -56,6 +57,9 @@ _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 # IndexTables writes one commit per skip.
 _MAX_SKIP_BYTES = 64 * 1024
 _MAX_SKIP_RATIO = 50  # for a compressed one
+# Any other error, such as an unavailable store, says nothing about a file: ignoring it would change
+# the answer.
+_ABSENT_OR_DAMAGED = (NotFoundError, CorruptionError)
 _NO_CONTENT = frozenset({"mergeskip", "skip", "commitInfo"})
 
 FILE_KINDS = (
@@ -94,7 +98,10 @@ def _commits(entries: Iterable[FileEntry], end: int | None = None) -> list[Commi
 
 def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListing:
     """List the log folder; see `lakelog.dialects.base.Dialect.list_log`."""
-    pointer = read_pointer(store) if hint else None
+    pointer: bytes | None = None
+    if hint:
+        with suppress(LakelogError):
+            pointer = read_pointer(store)
     if pointer is not None and (pointed := parse_pointer(pointer)) is not None:
         near = _list_at_or_above(store, pointed)
         # The pointer is used only if its checkpoint exists; the listing then includes everything
@@ -110,10 +117,10 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
 
 
 def read_pointer(store: LogStore) -> bytes | None:
-    """The pointer's content; None if it cannot be read."""
+    """The pointer's content; None if there is none."""
     try:
         return store.read(LAST_CHECKPOINT)
-    except LakelogError:
+    except _ABSENT_OR_DAMAGED:
         return None
 
 
@@ -188,7 +195,7 @@ def _holds_only_skips(store: LogStore, commit: CommitFile) -> bool:
         if len(data) > _MAX_SKIP_RATIO * _MAX_SKIP_BYTES:
             return False
         lines = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
-    except (LakelogError, orjson.JSONDecodeError):
+    except (*_ABSENT_OR_DAMAGED, orjson.JSONDecodeError):
         return False  # the decoder reports the error
     # A commit without an action is torn.
     return bool(lines) and all(
@@ -252,10 +259,10 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
 
 
 def _read_part_names(store: LogStore, path: str) -> list[str] | None:
-    """Part names of a multi-part manifest; None for another file, or an unreadable one."""
+    """Part names of a multi-part manifest; None for another file, or a damaged one."""
     try:
         body = orjson.loads(unframe(store.read(path), path))
-    except (LakelogError, orjson.JSONDecodeError):
+    except (*_ABSENT_OR_DAMAGED, orjson.JSONDecodeError):
         return None
     return part_names(body)
 
@@ -335,7 +342,7 @@ def _created_ms(store: LogStore, version: int) -> int | None:
     path = state_manifest_path(version)
     try:
         record = read_state_record(store.read(path), path, version, ("createdAt",))
-    except LakelogError:
+    except _ABSENT_OR_DAMAGED:
         return None
     created = record.get("createdAt")
     return created if type(created) is int else None
