@@ -28,6 +28,7 @@ from lakelog.spark.shuffle_replay import LogSplit, TableLocation, replay_in_part
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES, Choice
 from tests.checkpoint import tables
+from tests.dialects.indextables.writing import Log, add, metadata
 from tests.loggen import LAYOUTS, Options, generate
 from tests.model import replay as model
 from tests.model.compare import differences, normal, rows_of
@@ -337,3 +338,19 @@ def test_replay_refuses_what_a_snapshot_refuses(spark: Any, tmp_path: Path) -> N
         lakelog.spark.replay(spark, root, columns=("path", "colour"))
     with pytest.raises(InvalidInputError, match="no checkpoint"):
         lakelog.spark.replay(spark, root, 1, BROADCAST)
+
+
+def test_references_are_resolved_by_every_metadata_of_the_log(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    log = Log(root)
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 3}}
+    log.commit(0, [protocol, metadata(configuration={"docMappingSchema.h": "M"})])
+    log.commit(1, [add("a", docMappingRef="h")])
+    lakelog.open(root, upkeep=False).checkpoint(layout="flattened")
+    log.commit(2, [metadata(configuration={})])
+    log.commit(3, [add("b", docMappingRef="h")])
+    columns = ("path", "docMappingJson")
+    frames = [lakelog.spark.replay(spark, root, strategy=s, columns=columns) for s in STRATEGIES]
+    for strategy, found in zip(STRATEGIES, by_tag(tagged(frames), len(frames)), strict=True):
+        files = found.drop_nulls("path").sort("path")
+        assert files["docMappingJson"].to_list() == ["M", "M"], strategy

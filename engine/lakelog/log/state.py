@@ -445,14 +445,19 @@ class State:
         return live if resolved is None else resolved(live)
 
     def resolver(self, columns: Sequence[str]) -> Transform | None:
-        """Resolves references to all properties that metaData registered up to this version: an
-        older or a newer metaData than that of a file's checkpoint or commit may contain them.
-        """
+        """Resolves references of files with the columns, or None if they need none."""
         if "docMappingJson" not in columns:
             return None
-        below = () if self.base is None else (self.base.references,)
-        known = actions.concat([*below, self.meta_of("metaData")])
+        known = self.references
         return lambda files: self.log.dialect.resolve_references(files, known)
+
+    @cached_property
+    def references(self) -> pl.DataFrame:
+        """All metaData up to this version, to whose properties files may refer: an older or a newer
+        one than that of a file's checkpoint or commit may contain them.
+        """
+        below = () if self.base is None else (self.base.references,)
+        return actions.concat([*below, self.meta_of("metaData")])
 
     @cached_property
     def base_is_unique(self) -> bool:

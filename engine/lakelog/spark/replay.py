@@ -208,7 +208,7 @@ def replay_state(
         place = TableLocation.of(log, storage_options)
         pieces = log_splits(state, footers.paths)
         files = replay_in_partitions(
-            spark, place, pieces, columns, choice, state.meta, about_rows=sizes.rows
+            spark, place, pieces, columns, choice, state.references, about_rows=sizes.rows
         )
         frame = frame_of(spark, _meta(state, columns), columns).union(files)
     base = () if state.base is None else state.base.files
@@ -340,7 +340,7 @@ def _below(
     """The checkpoint's file actions that the commits above do not override."""
     sql = functions_of(spark)
     dialect = state.log.dialect
-    registry = registry_of_meta(state.meta)
+    registry = registry_of_meta(state.references)
     vectors = dialect.has_deletion_vectors and has_vectors(footers)
     wanted = tuple(dict.fromkeys((*columns, "path", *(("dvId",) if vectors else ()))))
     base = read_base(
@@ -385,6 +385,6 @@ def _live(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     for kind in actions.FILE_ACTIONS:
         rows = state.layers.live(kind)
         if rows.height:
-            resolved = with_path_texts(dialect.resolve_references(rows, state.meta), texts)
+            resolved = with_path_texts(dialect.resolve_references(rows, state.references), texts)
             unchanged = resolved.with_columns(pl.lit(value=False).alias("dataChange"))
             yield actions.conform(unchanged, columns)
