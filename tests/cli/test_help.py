@@ -98,6 +98,29 @@ def test_a_shell_completes_commands_and_options(
     assert "history" in lakelog().text
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("rows", "file,"),
+        ("rows orders --to", "file,"),
+        ("ingest orders first.csv", "file,"),
+        ("report orders --out", "file,"),
+        ("wal inspect", "file,"),
+        ("checkpoint orders --layout", "plain,v2-parquet"),
+        ("actions orders --type", "plain,commitInfo"),
+        ("help", "plain,wal"),
+        ("help wal", "plain,truncate"),
+    ],
+)
+def test_a_shell_completes_values(
+    lakelog: Any, words: str, completed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_LAKELOG_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"lakelog {words} ")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) + 1))
+    assert completed in lakelog().text.splitlines()
+
+
 @pytest.mark.filterwarnings("ignore:.*make_default_short_help:DeprecationWarning")
 def test_every_command_has_a_manual_page(tmp_path: Path) -> None:
     write_man_pages("lakelog", app, version="1", target_dir=str(tmp_path))

@@ -140,6 +140,7 @@ for command in (
     "--dir",
     "--directory",
     "directory",
+    shell_complete=options.paths,
     metavar="DIR",
     help="Folder for the demo; a new temporary folder by default. It is not deleted.",
 )
@@ -182,6 +183,7 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
 )
 @click.option(
     "--directory",
+    shell_complete=options.paths,
     metavar="DIR",
     envvar="LAKELOG_CACHE",
     help="Folder of the cache; by default the one in LAKELOG_CACHE.",
@@ -210,8 +212,17 @@ def cache(directory: str | None, clear: bool, output: Output) -> None:
     emit(entries.lazy(), output, View("checkpoint", columns, (), lambda _: (size,)))
 
 
+def _subcommands(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """The completion of the next word of a command."""
+    found: click.Command | None = app
+    for name in ctx.params.get("command") or ():
+        found = found.commands.get(name) if isinstance(found, click.Group) else None
+    commands = found.commands if isinstance(found, click.Group) else ()
+    return [name for name in commands if name.startswith(start)]
+
+
 @app.command("help", epilog=examples("lakelog help", "lakelog help wal replay"))
-@click.argument("command", nargs=-1)
+@click.argument("command", nargs=-1, shell_complete=_subcommands)
 @click.pass_context
 def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Show the help of a command, as --help does."""
@@ -239,7 +250,7 @@ _STARTUP_FILES = {
 @app.command(epilog=examples("lakelog completion bash", "lakelog completion fish"))
 @click.argument("shell", type=click.Choice(list(_STARTUP_FILES)))
 def completion(shell: str) -> None:
-    """Print a script that completes commands and options in a shell.
+    """Print a script that completes commands, options, paths and values in a shell.
 
     Append it to the start-up file of the shell (fish: write it to
     ~/.config/fish/completions/lakelog.fish), then start a new shell. bash needs version 4.4.

@@ -58,7 +58,13 @@ def doctor(target: Target, files: bool, output: Output) -> int:
     )
 )
 @options.target
-@click.option("--out", required=True, metavar="FILE", help="The page; a file on local disk.")
+@click.option(
+    "--out",
+    shell_complete=options.paths,
+    required=True,
+    metavar="FILE",
+    help="The page; a file on local disk.",
+)
 @_files
 @options.external
 @options.output

@@ -127,9 +127,10 @@ class _Interrupt:
 )
 @options.target
 @options.external
-@click.argument("files", nargs=-1, metavar="[FILES]...")
+@click.argument("files", nargs=-1, metavar="[FILES]...", shell_complete=options.paths)
 @click.option(
     "--directory",
+    shell_complete=options.paths,
     metavar="DIR",
     help="Directory of the write-ahead log; by default one for the table in lakelog-ingest.",
 )

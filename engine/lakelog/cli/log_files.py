@@ -43,6 +43,12 @@ _REPLICA = "location version layout paths copied size_bytes verdict pointer_move
 _COUNTED = (("files", "numFiles"), ("bytes", "tableSizeBytes"))
 
 
+def _layouts() -> list[str]:
+    from lakelog.dialects.registry import registered
+
+    return ["auto", "v2", *(layout for dialect in registered() for layout in dialect.layouts)]
+
+
 @click.command(
     epilog=examples(
         "lakelog checkpoint orders",
@@ -56,6 +62,7 @@ _COUNTED = (("files", "numFiles"), ("bytes", "tableSizeBytes"))
     "--layout",
     default="auto",
     show_default=True,
+    shell_complete=options.completed(_layouts),
     help="classic, multipart, v2, v2-json or v2-parquet for Delta; json, json-multipart or "
     "flattened for IndexTables; auto selects by protocol, properties and size.",
 )

@@ -9,12 +9,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 import lakelog
 from lakelog.display import parse_size
@@ -96,6 +97,18 @@ class Output:
     to: str | None
     limit: int | None = None
     columns: tuple[str, ...] = ()
+
+
+def paths(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+    """The completion of a path, which the shell knows."""
+    return [CompletionItem(start, type="file")]
+
+
+def completed(
+    choices: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """The completion of a parameter whose choices need an import."""
+    return lambda _context, _parameter, start: [c for c in choices() if c.startswith(start)]
 
 
 class StorageOption(click.ParamType[tuple[str, Any]]):
@@ -214,7 +227,9 @@ def target(command: _F) -> _F:
         type=StorageOption(),
         help="Option of the fsspec filesystem, for example anon=true; repeatable.",
     )
-    return click.argument("table", metavar="TABLE")(option(_read_timeout_option(cast("_F", call))))
+    return click.argument("table", metavar="TABLE", shell_complete=paths)(
+        option(_read_timeout_option(cast("_F", call)))
+    )
 
 
 def destination(command: _F) -> _F:
@@ -230,7 +245,9 @@ def destination(command: _F) -> _F:
         type=StorageOption(),
         help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
     )
-    return click.argument("location", metavar="LOCATION")(option(cast("_F", call)))
+    return click.argument("location", metavar="LOCATION", shell_complete=paths)(
+        option(cast("_F", call))
+    )
 
 
 def _read_timeout_option(command: _F) -> _F:
@@ -262,6 +279,7 @@ def external(command: _F) -> _F:
     return click.option(
         "--allow-external",
         multiple=True,
+        shell_complete=paths,
         metavar="FOLDER",
         expose_value=False,
         callback=keep,
@@ -280,6 +298,7 @@ def inventory(command: _F) -> _F:
     """``--inventory``."""
     return click.option(
         "--inventory",
+        shell_complete=paths,
         metavar="FILE",
         help="Inventory of the table's folder, as Parquet, CSV or JSON with path, size and "
         "modificationTime, instead of a listing.",
@@ -327,7 +346,12 @@ def output(command: _F) -> _F:
         type=click.Choice(FORMATS),
         help="Format of the result; a table by default, or the format of the suffix of --to.",
     )
-    to = click.option("--to", metavar="FILE", help="Write to this file instead of standard output.")
+    to = click.option(
+        "--to",
+        shell_complete=paths,
+        metavar="FILE",
+        help="Write to this file instead of standard output.",
+    )
     return form(to(cast("_F", call)))
 
 

@@ -41,7 +41,7 @@ _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "sec
 
 
 @spark.command(epilog=examples(*_EXAMPLES))
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=options.paths)
 @click.option(
     "--only",
     "steps",

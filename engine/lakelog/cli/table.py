@@ -398,6 +398,13 @@ def history(target: Target, output: Output) -> None:
     emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
 
 
+def _action_types() -> list[str]:
+    """The action types of all table formats."""
+    from lakelog.dialects.json_layout import Wire
+
+    return sorted({kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers})
+
+
 @click.command(
     epilog=examples(
         "lakelog actions orders --start 10 --end 20",
@@ -417,6 +424,7 @@ def history(target: Target, output: Output) -> None:
     "kinds",
     multiple=True,
     metavar="TYPE",
+    shell_complete=options.completed(_action_types),
     help="Only actions of this type, such as add or txn; repeatable.",
 )
 @options.rows
@@ -453,11 +461,9 @@ def _tally(column: str, rows: pl.DataFrame) -> list[str]:
 
 def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
     """Report action types that no table format has; they are probably misspelled."""
-    from lakelog.dialects.json_layout import Wire
-
-    known = {kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers}
-    for kind in sorted({*kinds} - known):
-        note = f"lakelog knows no actions of type {kind}, only of {', '.join(sorted(known))}"
+    known = _action_types()
+    for kind in sorted({*kinds}.difference(known)):
+        note = f"lakelog knows no actions of type {kind}, only of {', '.join(known)}"
         warnings.warn(note, LakelogWarning, stacklevel=2)
 
 
@@ -572,7 +578,13 @@ def blame(target: Target, path: str, output: Output) -> None:
 )
 @options.target
 @options.travel
-@click.option("--out", required=True, metavar="DIR", help="New or empty folder, or any fsspec URL.")
+@click.option(
+    "--out",
+    shell_complete=options.paths,
+    required=True,
+    metavar="DIR",
+    help="New or empty folder, or any fsspec URL.",
+)
 @click.option(
     "--max-part-bytes",
     type=options.Size(),

@@ -43,7 +43,9 @@ _HISTORIC = click.Choice(("002", "003", "003-crc"))
 
 
 def _directory(command: _F) -> _F:
-    return click.argument("directory", metavar="DIRECTORY", callback=_named)(command)
+    return click.argument(
+        "directory", metavar="DIRECTORY", shell_complete=options.paths, callback=_named
+    )(command)
 
 
 def _named(_context: click.Context, _parameter: click.Parameter, directory: str) -> str:
