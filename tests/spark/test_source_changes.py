@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import pickle
 from pathlib import Path
@@ -107,6 +108,19 @@ def test_times_beyond_the_year_9999_are_taken(tmp_path: Path) -> None:
     assert rows(startVersion="0", endTimestamp=late) == rows(startTimestamp=f"-{late}") == 1
     with pytest.raises(InvalidInputError, match="no commit was made"):
         rows(startTimestamp=late)
+
+
+@pytest.mark.parametrize("name", ["^x$", "^i.*$", "*"])
+def test_changes_of_a_column_named_like_a_pattern_are_read(tmp_path: Path, name: str) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1, 2], name: [3, 4]}))
+    for names in ([name], ["id", name]):
+        given = {"table": "changes", "startVersion": "0", "columns": json.dumps(names)}
+        options = parse_options({"path": str(tmp_path), **given}, "read")
+        reader = reader_of(options, schema_of(options)[0], None, 1)
+        batches = [each for part in reader.partitions() for each in reader.read(part)]
+        assert [row for each in batches for row in each.to_pylist()] == (
+            pl.DataFrame({"id": [1, 2], name: [3, 4]})[names].to_dicts()
+        )
 
 
 def test_condition_with_a_clock_is_of_the_moment_when_the_changes_were_planned(

@@ -282,7 +282,8 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The changes of a range of commits, with the columns that the table has at version `end`."""
     feed = open_table(options).changes(share[0], end, where)
-    some = feed.filter(pl.col("_commit_version").is_between(*share)).select(columns)
+    some = feed.filter(pl.col("_commit_version").is_between(*share))
+    some = some.select(map(contract.column_named, columns))
     for frame in some.collect_batches(chunk_size=_ROWS_PER_BATCH, lazy=True):
         yield from _batches_of(frame)
 
