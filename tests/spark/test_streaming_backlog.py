@@ -125,6 +125,23 @@ def test_commits_without_data_change_add_no_rows(tmp_path: Path) -> None:
     assert read_all(backlog, backlog.from_version(0), EVERYTHING)[0] == [["a", "b", "c"]]
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_stream_refuses_a_starting_version_with_a_file_that_is_live_twice(
+    tmp_path: Path, changes: bool
+) -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1}
+    vector |= {"sizeInBytes": 40, "cardinality": 1}
+    log = Handmade(tmp_path)
+    log.commit(0, protocol(3, 7, readerFeatures=["deletionVectors"]), metadata(field("id")))
+    log.commit(1, added("a"), added("b"))
+    log.commit(2, added("a", deletionVector=vector))
+    planner = StreamPlanner(log.table, changes=changes)
+    plan = planner.advance_commits if changes else planner.advance
+    with pytest.raises(CorruptionError, match="more than once") as caught:
+        plan(planner.beginning(), EVERYTHING)
+    assert (caught.value.version, caught.value.found) == (2, 2)
+
+
 def test_changed_rows_raise_an_error_unless_they_are_skipped(
     tmp_path: Path,
 ) -> None:

@@ -52,7 +52,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.data.files import FILE_COLUMNS
+from lakelog.data.files import FILE_COLUMNS, require_single
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.errors import (
@@ -330,6 +330,7 @@ class StreamPlanner:
                 self._check_schema(version, snapshot.metadata)
                 rows = snapshot.files().select(*FILE_COLUMNS, "modificationTime", "dvId")
                 files = rows.sort(_ORDER).select(FILE_COLUMNS).collect()
+                require_single(files, version)
                 self._require_same_table(self._log.list_since(version).commits)
             except VersionNotFoundError as error:
                 error.hint = (
