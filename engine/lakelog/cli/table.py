@@ -135,7 +135,7 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
     from lakelog.model import contract
 
     metadata, protocol = snapshot.metadata, snapshot.protocol
-    schema = snapshot.schema.fields
+    schema = metadata.schema.fields
     tombstones = snapshot.tombstones().select(pl.len()).collect().item()
     # Evaluated last: reading the files may have skipped a broken checkpoint.
     counts = {"numFiles": snapshot.num_files(), "totalSize": snapshot.total_size()}

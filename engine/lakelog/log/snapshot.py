@@ -141,8 +141,17 @@ class LogSnapshot:
         """The table's schema.
 
         Raises:
-            CorruptionError: The metadata has an invalid schema.
+            CorruptionError: The metadata has an invalid schema, or none although the table has
+                files, whose columns a rewrite would lose.
         """
+        if self.metadata.schema_string is None and self.num_files():
+            raise CorruptionError(
+                "the metadata has no schema, and the table has files",
+                path=self.path,
+                version=self.version,
+                expected="metaData.schemaString",
+                hint="file paths and sizes can still be read without it",
+            )
         try:
             return self.metadata.schema
         except CorruptionError as error:
