@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -19,6 +19,9 @@ from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.errors import InvalidTransactionError
 from lakelog.model import actions, contract
 from lakelog.model.contract import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
 
 ACTION_TYPE = "actionType"
 EXTRA = "extra"
@@ -51,6 +54,41 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
     for kind, part in by_type(frame):
         _check_type(kind, part, dialect)
     return frame
+
+
+def exact_casts(frame: pl.DataFrame) -> list[pl.Expr]:
+    """The columns of another dtype than the contract's, cast to it. Raises ``SchemaError`` for a
+    dtype whose values a cast could change, such as a fraction or a time of another unit.
+    """
+    schema = actions.schema()
+    casts = []
+    for name, dtype in frame.schema.items():
+        wanted = schema.get(name, dtype)
+        if dtype == wanted:
+            continue
+        if frame[name].null_count() == frame.height:
+            casts.append(pl.lit(None, wanted).alias(name))
+        elif _is_exact(dtype, wanted):
+            casts.append(pl.col(name).cast(wanted))
+        else:
+            raise pl.exceptions.SchemaError(f"{name}: {dtype} in place of {wanted}")
+    return casts
+
+
+def _is_exact(dtype: PolarsDataType, wanted: PolarsDataType) -> bool:
+    if dtype == wanted:
+        return True
+    if isinstance(wanted, pl.List):
+        return isinstance(dtype, pl.List) and _is_exact(dtype.inner, wanted.inner)
+    if isinstance(wanted, pl.Map):
+        if not isinstance(dtype, pl.Map) or not _is_exact(dtype.key, wanted.key):
+            return False
+        # In JSON too, values of a map may be numbers.
+        value = dtype.value
+        return value.is_numeric() or value == pl.Boolean or _is_exact(value, wanted.value)
+    if wanted.is_integer():
+        return dtype.is_integer()  # the cast raises for a value that does not fit
+    return wanted == pl.String and isinstance(dtype, pl.Categorical | pl.Enum | pl.Binary)
 
 
 def without_nulls(frame: pl.DataFrame) -> pl.DataFrame:

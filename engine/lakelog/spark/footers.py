@@ -258,6 +258,8 @@ def _flattened_obstacle(file: _File) -> str | None:
         index = file.schema.get_field_index(name)
         if index < 0 or not _reads_as(file.schema.field(index).type, leaf):
             return f"{name} has another type than the contract"
+    if unknown := [name for name in file.schema.names if name not in leaves]:
+        return f"{unknown[0]} is an unknown field"
     return _ambiguous(file.schema.names)
 
 

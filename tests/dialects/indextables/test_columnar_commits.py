@@ -185,6 +185,22 @@ def test_parquet_without_the_checksum_is_refused() -> None:
         decode(DIALECT, sink.getvalue())
 
 
+def test_skip_is_an_alias_of_mergeskip() -> None:
+    rows = [("add", 1, None), ("skip", None, 100)]
+    types, sizes, times = zip(*rows, strict=True)
+    found = decode(
+        DIALECT,
+        sealed(
+            pa.table(
+                {"actionType": types, "path": ["p", "q"], "size": sizes, "skipTimestamp": times}
+            )
+        ),
+    )
+    assert found.meta.select("actionType", "path", "skipTimestamp").rows() == [
+        ("mergeskip", "q", 100)
+    ]
+
+
 def test_column_of_a_later_contract_is_kept_in_extra() -> None:
     table = pa.table(
         {
@@ -209,6 +225,8 @@ def test_column_of_a_later_contract_is_kept_in_extra() -> None:
         ({"actionType": ["add"], "path": [None], "size": [1]}, "required"),
         ({"actionType": ["add", None], "path": ["p", "q"], "size": [1, 2]}, "no action type"),
         ({"actionType": ["add"], "path": ["p"], "size": ["x"]}, "type"),
+        ({"actionType": ["add"], "path": ["p"], "size": ["1"]}, "type"),
+        ({"actionType": ["add"], "path": ["p"], "size": [5.7]}, "type"),
         ({"actionType": ["commitInfo"], "extra": [None]}, "no body"),
         ({"actionType": ["commitInfo"], "extra": ["[1]"]}, "no body"),
     ],

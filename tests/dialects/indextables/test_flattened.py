@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,9 +184,28 @@ def test_narrower_integers_are_widened(log: Log) -> None:
     assert row["size"] == 3
 
 
+def test_unknown_columns_are_kept_in_extra(log: Log) -> None:
+    added = _lakelog_rows().with_columns(
+        pl.when(pl.col("actionType").is_in(["add", "metaData"])).then(pl.lit("x")).alias("later")
+    )
+    log.flattened(_SINGLE, added)
+    reader = log.checkpoint(_VERSION)
+    files = read_files(reader, ("path", "extra"), ("add",))
+    assert [json.loads(text)["later"] for text in files["extra"]] == ["x"] * files.height
+    assert json.loads(reader.read_meta(("metaData",))["extra"][0])["later"] == "x"
+    assert read_files(reader, ("path",)).columns == ["actionType", "path"]
+
+
+_NUMBERS = pl.DataFrame({"actionType": ["add"], "path": ["a"], "size": [1]})
+
+
 @pytest.mark.parametrize(
     "frame",
     [
+        _NUMBERS.with_columns(pl.lit(5.0).alias("size")),
+        _NUMBERS.with_columns(pl.lit("5").alias("size")),
+        _NUMBERS.with_columns(pl.lit(1).cast(pl.Datetime("us")).alias("size")),
+        _NUMBERS.with_columns(pl.lit(1 << 63, pl.UInt64).alias("size")),
         pl.DataFrame({"path": ["a"], "size": [1]}),
         pl.DataFrame({"actionType": [None, "add"], "path": ["a", "b"], "size": [1, 1]}),
         pl.DataFrame({"actionType": ["add"], "path": ["a"], "size": ["ten"]}),

@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.json_layout import FILE_WRAPPERS, META_WRAPPERS, Wire
+from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.parquet_footers import Bound
 from lakelog.dialects.row_validation import (
@@ -29,6 +29,7 @@ from lakelog.dialects.row_validation import (
     EXTRA,
     check_extra,
     columns_of,
+    exact_casts,
     without_nulls,
 )
 from lakelog.dialects.strict_decoder import Blob
@@ -165,6 +166,7 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
         raise _damaged(blob, "the columnar commit contains no action", "at least one action")
     bound = Bound(metadata, len(data))
     types = _read(data, [ACTION_TYPE], 0, metadata.num_rows)[ACTION_TYPE].cast(pl.String)
+    types = types.replace(ALIASES)
     if bound.is_suspicious and "path" in names:
         paths = _read(data, ["path"], 0, metadata.num_rows)
         bound.check_paths(paths.filter(types.is_in(["add", "remove"])))
@@ -235,19 +237,14 @@ def _read(data: bytes, columns: list[str], start: int, length: int) -> pl.DataFr
 
 def _typed(frame: pl.DataFrame, blob: Blob, start: int) -> pl.DataFrame:
     """Rows with the contract's dtypes, unknown columns in ``extra``, and the order."""
-    schema = actions.schema()
     try:
-        rows = frame.with_columns(
-            pl.col(name).cast(schema[name])
-            for name, dtype in frame.schema.items()
-            if name in schema and dtype != schema[name]
-        )
+        rows = frame.with_columns(exact_casts(frame))
     except pl.exceptions.PolarsError as cause:
         found = str(cause).splitlines()[0][:200]
         raise _invalid(
             blob, "a column has the wrong type", "the type in schemas/actions.json", found
         ) from cause
-    rows = _with_unknown(rows, [name for name in rows.columns if name not in schema])
+    rows = with_unknown(rows).with_columns(pl.col(ACTION_TYPE).replace(ALIASES))
     if blob.version is None:
         return rows
     return rows.with_columns(
@@ -256,8 +253,10 @@ def _typed(frame: pl.DataFrame, blob: Blob, start: int) -> pl.DataFrame:
     )
 
 
-def _with_unknown(rows: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+def with_unknown(rows: pl.DataFrame) -> pl.DataFrame:
     """Store columns of a later contract with the unknown fields; they are few."""
+    schema = actions.schema()
+    names = [name for name in rows.columns if name not in schema]
     there = [name for name in names if rows[name].null_count() < rows.height]
     if there:
         bodies = rows.select(pl.struct(there).struct.json_encode()).to_series()

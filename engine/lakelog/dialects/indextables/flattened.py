@@ -12,7 +12,7 @@ then opens only parts that can contain a match.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.checkpoint_sources import CheckpointParquet, CheckpointSources
-from lakelog.dialects.indextables.columnar import lacking_field
+from lakelog.dialects.indextables.columnar import lacking_field, with_unknown
 from lakelog.dialects.indextables.commits import (
     compose_meta,
     meta_at_or_below,
@@ -42,6 +42,7 @@ from lakelog.dialects.row_group_records import (
     require_held,
     require_row_groups,
 )
+from lakelog.dialects.row_validation import exact_casts
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
@@ -127,7 +128,7 @@ class FlattenedReader(CheckpointReader):
         wanted = {_TYPE, "path", *columns}
         if "docMappingJson" in wanted:
             wanted.add("docMappingRef")
-        names = [n for n in file.schema_arrow.names if n in wanted]
+        names = _held(file.schema_arrow.names, wanted)
         for frame in self._batches(file, groups, names, path):
             rows = resolve_references(frame, registry)
             for part in project([rows], columns, kinds):
@@ -212,7 +213,7 @@ class FlattenedReader(CheckpointReader):
             if not found:
                 continue
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
-            columns = [name for name in names if name in wanted]
+            columns = _held(names, wanted)
             for frame in self._batches(file, [group], columns, path):
                 rows = actions.of_type(frame, *kinds)
                 _require_fields(rows, path, kinds)
@@ -254,16 +255,8 @@ class FlattenedReader(CheckpointReader):
             )
         if _FORMAT in frame.columns:
             frame = _with_format(frame)
-        schema = actions.schema()
         try:
-            rows = frame.with_columns(
-                pl.col(_TYPE).cast(pl.String).replace(_SPEC_NAMES),
-                *(
-                    pl.col(name).cast(schema[name])
-                    for name, dtype in frame.schema.items()
-                    if name != _TYPE and dtype != schema[name]
-                ),
-            )
+            rows = with_unknown(frame.with_columns(exact_casts(frame)))
         except pl.exceptions.PolarsError as cause:
             raise InvalidActionError(
                 "a column of the checkpoint has the wrong type",
@@ -271,6 +264,7 @@ class FlattenedReader(CheckpointReader):
                 version=self.checkpoint.version,
                 found=str(cause).splitlines()[0][:200],
             ) from cause
+        rows = rows.with_columns(pl.col(_TYPE).replace(_SPEC_NAMES))
         # A state has no history, so a row of another type is damage, not a later format.
         found = rows[_TYPE].unique(maintain_order=True)
         if strange := [kind for kind in found if kind not in _STATE_TYPES]:
@@ -294,6 +288,12 @@ def _columns_of(kind: str) -> frozenset[str]:
     """Flattened columns of an action type."""
     columns = {leaf.column for _, leaf in wire().wrappers[kind].leaves()}
     return frozenset(columns | ({_FORMAT} if kind == "metaData" else set()))
+
+
+def _held(names: Sequence[str], wanted: Collection[str]) -> list[str]:
+    """The wanted columns of a file; unknown ones are a part of ``extra``."""
+    known = {*actions.schema(), _FORMAT} if "extra" in wanted else set(names)
+    return [name for name in names if name in wanted or name not in known]
 
 
 def _with_format(frame: pl.DataFrame) -> pl.DataFrame:
