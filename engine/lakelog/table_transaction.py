@@ -183,9 +183,12 @@ class Transaction(LogTransaction):
                 path=self._log.table,
                 hint="commit the change of the metadata first",
             )
+        self._is_writing = True
         try:
             return write()
         except BaseException as failure:
             self._over, self._failure = True, failure
             self._settle(None)
             raise
+        finally:
+            self._is_writing = False

@@ -121,10 +121,9 @@ def test_change_feed_of_several_calls_has_the_changes_of_each(
     )
 
 
-def test_schema_overwrite_after_an_append_raises_with_a_change_feed(
-    tmp_path: Path,
-) -> None:
-    feed = {"delta.enableChangeDataFeed": "true"}
+@pytest.mark.parametrize("keeps_changes", ["true", "false"])
+def test_schema_overwrite_after_an_append_raises(tmp_path: Path, keeps_changes: str) -> None:
+    feed = {"delta.enableChangeDataFeed": keeps_changes}
     table = lakelog.create(tmp_path, ROWS.schema, configuration=feed, upkeep=False)
     tx = table.transaction()
     tx.append(ROWS)
@@ -199,6 +198,30 @@ def test_append_after_a_schema_merge_in_the_transaction_raises(table: Table) -> 
     with pytest.raises(InvalidInputError, match="metadata was changed"):
         tx.append(ROWS)
     assert tx.commit() == 2
+
+
+CHANGES: dict[str, Callable[[Transaction], object]] = {
+    "schema": lambda tx: tx.set_metadata(schema={"id": pl.String, "x": pl.Int64, "p": pl.String}),
+    "partitioning": lambda tx: tx.set_metadata(partition_by=[]),
+    "constraint": lambda tx: tx.set_metadata(configuration={"delta.constraints.c": "id > 10"}),
+    "feature": lambda tx: tx.set_metadata(configuration={"delta.columnMapping.mode": "id"}),
+    "restored schema": lambda tx: tx.restore(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_metadata_of_rows_are_not_changed_after_rows_were_written(
+    table: Table, change: Callable[[Transaction], object]
+) -> None:
+    table.alter.add_columns({"y": pl.Int64})
+    with table.transaction() as tx:
+        tx.overwrite(ROWS.tail(1))
+        with pytest.raises(InvalidInputError, match="after rows were written"):
+            change(tx)
+        tx.set_metadata(description="one row", configuration={"loader.position": "7"})
+    metadata = table.snapshot().metadata
+    assert (metadata.description, metadata.configuration) == ("one row", {"loader.position": "7"})
+    assert values(table) == {3: 30}
 
 
 def test_merge_is_committed_with_the_transaction(table: Table) -> None:

@@ -231,7 +231,7 @@ class _Write:
             metadata != before or not commit.joins
         )
         if changes_schema:
-            self._require_no_change_data()
+            self._require_first()
             tx.replace_rows()
         with commit.guarded():
             targets = self._targets(where) if mode != "Append" else None
@@ -266,12 +266,11 @@ class _Write:
         if not replaces:
             require_partitioning(snapshot, options.partition_by)
 
-    def _require_no_change_data(self) -> None:
+    def _require_first(self) -> None:
         commit = self._commit
-        if commit.follows and commit.keeps_changes:
+        if commit.follows:
             raise InvalidInputError(
-                "the table has a change data feed, and one commit cannot record changes under two "
-                "schemas",
+                "one commit cannot have rows, or their changes, under two schemas",
                 path=commit.snapshot.path,
                 expected="an overwrite with schema_mode='overwrite' as the only call that writes "
                 "rows of its transaction",

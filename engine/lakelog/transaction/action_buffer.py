@@ -125,11 +125,26 @@ class ActionBuffer:
             self._files.append(rows_frame(self._single))
             self._single = []
 
-    def put_metadata(self, table: Any, fields: Mapping[str, Any], **changed: Any) -> None:
-        """Set the metadata, as `metadata_changes.change_metadata` derives it."""
-        self._new_metadata = metadata_changes.change_metadata(
-            self._new_metadata or self._metadata, self._dialect, table, fields, **changed
-        )
+    def put_metadata(
+        self, table: Any, fields: Mapping[str, Any], *, after_rows: bool = False, **changed: Any
+    ) -> None:
+        """Set the metadata, as `metadata_changes.change_metadata` derives it; `after_rows` refuses
+        changes that concern rows, which were written and checked under the present metadata.
+        """
+        present = self._new_metadata or self._metadata
+        new = metadata_changes.change_metadata(present, self._dialect, table, fields, **changed)
+        if after_rows and self._facts_of_rows(new) != self._facts_of_rows(present):
+            raise InvalidInputError(
+                "schema, partitioning, constraints and table features cannot be changed after rows "
+                "were written in the same transaction",
+                path=self._log.table,
+                hint="commit the change of the metadata first",
+            )
+        self._new_metadata = new
+
+    def _facts_of_rows(self, metadata: Metadata) -> tuple[object, ...]:
+        needed = self._dialect.protocol_rules.needed(metadata)
+        return metadata.schema_string, metadata.partition_columns, metadata.constraints, needed
 
     def ask_for(self, properties: Iterable[str]) -> None:
         """Add the features of properties, also if the metadata have these values already."""

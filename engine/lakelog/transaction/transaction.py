@@ -95,6 +95,7 @@ class LogTransaction(Displayed):
         self._over = False
         self._failure: BaseException | None = None
         self._parts: list[Part] = []
+        self._is_writing = False
         self._version: int | None = None
         self._buffer = ActionBuffer(log, self._table)
         self._where: list[pl.Expr] = []
@@ -306,6 +307,8 @@ class LogTransaction(Displayed):
 
         Raises:
             VersionNotFoundError: The version can no longer be read.
+            InvalidInputError: Rows were written in the same transaction, and the version has
+                another schema, or other features.
 
         Source: Delta Lake, RestoreTableCommand.
         """
@@ -315,14 +318,14 @@ class LogTransaction(Displayed):
         self.read()
         restored = restoring.file_differences(current, target)
         restored = restored._replace(added=self._with_row_counts(target, restored.added))
+        changes = restoring.metadata_changes_to(current.metadata, target.metadata)
+        if changes is not None:
+            self._buffer.put_metadata(None, after_rows=self.has_parts, **changes)
         self._restored = self._rows_replaced = True
         if restored.removed.height:
             self._buffer.put_files("remove", restored.removed, {})
         if restored.added.height:
             self._buffer.put_files("add", restored.added, {})
-        changes = restoring.metadata_changes_to(current.metadata, target.metadata)
-        if changes is not None:
-            self._buffer.put_metadata(None, **changes)
         rules = self._log.dialect.protocol_rules
         lost = rules.supported(target.protocol) - rules.supported(current.protocol)
         if lost:
@@ -377,7 +380,8 @@ class LogTransaction(Displayed):
             fields: The protocol's field names (``schemaString``, ``partitionColumns``, ``id``…).
 
         Raises:
-            InvalidInputError: A name is unknown, or a value has the wrong type.
+            InvalidInputError: A name is unknown, or a value has the wrong type; or rows were
+                written in the same transaction, and the change concerns them.
 
         Source: Delta protocol, Change Metadata.
         """
@@ -385,6 +389,7 @@ class LogTransaction(Displayed):
         self._buffer.put_metadata(
             table,
             fields,
+            after_rows=self.has_parts and not self._is_writing,
             schema=schema,
             partition_by=as_names(partition_by),
             configuration=configuration,
