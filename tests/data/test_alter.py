@@ -405,6 +405,38 @@ def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None
     table.append(frame(50))
 
 
+def test_names_of_constraints_are_stored_in_lower_case_and_found_in_any(tmp_path: Path) -> None:
+    rule = {"delta.constraints.Few": "id < 100"}
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, configuration=rule, upkeep=False)
+    table.alter.add_constraint("lessThan10", "id < 10")
+    names = {"delta.constraints.few": "id < 100", "delta.constraints.lessthan10": "id < 10"}
+    assert table.snapshot().metadata.constraints == names
+    table.alter.set_properties({"delta.constraints.LESSTHAN10": "id < 10"})
+    assert table.snapshot().metadata.constraints == names
+    table.alter.unset_properties(["delta.constraints.FEW"])
+    table.alter.drop_constraint("LessThan10")
+    assert not table.snapshot().metadata.constraints
+    two = {"delta.constraints.a": "id < 1", "delta.constraints.A": "id < 2"}
+    with pytest.raises(InvalidPropertyError, match="same name"):
+        lakelog.create(tmp_path / "two", {"id": pl.Int64}, configuration=two)
+    with pytest.raises(InvalidPropertyError, match="reserved"):
+        table.alter.add_constraint("__CHAR_VARCHAR_STRING_LENGTH_CHECK__", "id < 10")
+
+
+def test_a_constraint_is_dropped_in_all_spellings_of_its_name(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path, pa.table({"id": [1]}))
+    peer = deltalake.DeltaTable(tmp_path)
+    peer.alter.add_constraint({"lessThan10": "id < 10"})
+    peer.alter.add_constraint({"lessthan10": "id < 11"})
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert len(table.snapshot().metadata.constraints) == 2
+    with pytest.raises(InvalidTransactionError, match="exists"):
+        table.alter.add_constraint("LESSTHAN10", "id < 12")
+    table.alter.drop_constraint("lessThan10")
+    table.append(pl.DataFrame({"id": [50]}))
+    assert not table.snapshot().metadata.constraints
+
+
 def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path) -> None:
     table, other = new_table(tmp_path), lakelog.open(tmp_path, upkeep=False)
     begin = table.transaction

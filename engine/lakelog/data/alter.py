@@ -232,7 +232,7 @@ class Alter:
         """Add a CHECK constraint, after all existing rows have been checked.
 
         Args:
-            name: The name of the constraint.
+            name: The name of the constraint, which the table has in lower case.
             expression: SQL condition over the table's columns, of the subset of Spark SQL that
                 lakelog evaluates. A row for which it is false or null violates the constraint.
 
@@ -283,7 +283,7 @@ class Alter:
         return tx.commit()
 
     def drop_constraint(self, name: str) -> int | None:
-        """Remove a CHECK constraint.
+        """Remove a CHECK constraint, by its name in any case.
 
         Raises:
             InvalidInputError: The table has no constraint with this name.

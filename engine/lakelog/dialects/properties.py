@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model.durations import parse_interval_ms
+from lakelog.model.metadata import CONSTRAINT_PROPERTY
 
 SPARK_INDEXTABLES = "spark.indextables."
 
@@ -262,6 +263,32 @@ def spellings(configuration: Mapping[str, str | None], key: str) -> list[str]:
     if not key.lower().startswith(SPARK_INDEXTABLES):
         return [key] if key in configuration else []
     return [each for each in configuration if each.lower() == key.lower()]
+
+
+def with_plain_constraints(
+    changes: Mapping[str, str | None], configuration: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Changes of properties, with the names of CHECK constraints in lower case, the only one that
+    Delta on Spark finds. They replace or remove the constraints of a name in any case.
+    """
+    found: dict[str, str | None] = {}
+    given: dict[str, str] = {}
+    for key, value in changes.items():
+        lower = key.lower()
+        if not lower.startswith(CONSTRAINT_PROPERTY) or configuration.get(key, "") == value:
+            found[key] = value
+            continue
+        if value is not None and given.setdefault(lower, key) != key:
+            raise InvalidPropertyError(
+                "two CHECK constraints have the same name (case-insensitive)",
+                path=key,
+                expected="names that differ in more than their case",
+                found=f"{given[lower]}, {key}",
+            )
+        same = (each for each in configuration if each.lower() == lower)
+        found = dict.fromkeys(same) | found
+        found[lower] = value if value is not None else found.get(lower)
+    return found
 
 
 def _check_indextables(key: str, lower: str, value: str | None) -> None:

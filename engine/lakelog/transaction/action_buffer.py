@@ -157,6 +157,11 @@ class ActionBuffer:
             self.put_metadata(None, {}, schema=metadata_changes.with_identity_marks(schema, marks))
 
     @property
+    def configuration(self) -> Mapping[str, str | None]:
+        """The properties, with those that were set."""
+        return (self._new_metadata or self._metadata).configuration
+
+    @property
     def changes_metadata(self) -> bool:
         """Whether the metadata differ from those that were read."""
         return self._new_metadata is not None and self._new_metadata != self._metadata

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.properties import with_plain_constraints
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidTransactionError, TableExistsError
 from lakelog.log.context import Log
@@ -152,7 +153,7 @@ def configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Table
         {},
         schema_text(definition.schema),
         tuple(spelled(definition.partition_by, struct_of(definition.schema).names)),
-        dict(definition.configuration or {}),
+        with_plain_constraints(definition.configuration or {}, {}),
         log.clock(),
     )
     protocol = rules.upgrade(None, rules.needed(metadata))

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from lakelog.dialects.properties import with_plain_constraints
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.display import Displayed
 from lakelog.errors import (
@@ -386,6 +387,9 @@ class LogTransaction(Displayed):
         Source: Delta protocol, Change Metadata.
         """
         self._require_open()
+        if configuration is not None:
+            known = self._buffer.configuration
+            configuration = with_plain_constraints(configuration, known)
         self._buffer.put_metadata(
             table,
             fields,

@@ -37,6 +37,7 @@ from lakelog.dialects.properties import (
 from lakelog.errors import InvalidPropertyError
 from lakelog.model.metadata import CONSTRAINT_PROPERTY, is_on
 
+_RESERVED_CONSTRAINT = f"{CONSTRAINT_PROPERTY}__char_varchar_string_length_check__"
 _UNIVERSAL_FORMAT = "delta.universalformat.config."
 
 
@@ -184,6 +185,13 @@ class DeltaProperties(PropertyRules):
 def _check_delta(key: str, lower: str, value: str | None) -> None:
     if lower.startswith((CONSTRAINT_PROPERTY, _UNIVERSAL_FORMAT)):
         check_value(key, value, NAME if lower.startswith(CONSTRAINT_PROPERTY) else _TEXT)
+        if lower == _RESERVED_CONSTRAINT:
+            raise InvalidPropertyError(
+                "the name of the CHECK constraint is reserved for lengths of texts",
+                path=key,
+                expected="another name",
+                found=key,
+            )
         return
     if lower.startswith(FEATURE_PROPERTY):
         if lower[len(FEATURE_PROPERTY) :] not in _FEATURES_BY_LOWER:
