@@ -323,7 +323,12 @@ def test_process_is_killed_before_or_after_the_effect(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"fault": "explode"}, {"fault": "fail", "kinds": "write"}, {"fault": "fail", "nth": 0}],
+    [
+        {"fault": "explode"},
+        {"fault": "fail", "kinds": "write"},
+        {"fault": "fail", "nth": 0},
+        {"fault": "fail", "times": -1},
+    ],
 )
 def test_invalid_rule_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInputError, match="invalid fault rule"):

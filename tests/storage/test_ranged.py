@@ -42,6 +42,17 @@ def test_small_file_is_fetched_in_one_trip(size: int) -> None:
     assert len(source.trips) == 1
 
 
+def test_closed_file_is_not_read() -> None:
+    file = Source(b"content").open()
+    other = file.reopen()
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
+    with pytest.raises(ValueError, match="closed"):
+        file.seek(0)
+    assert other.read() == b"content"
+
+
 def test_an_empty_file_needs_no_trip() -> None:
     source = Source(b"")
     assert source.open().read() == b""

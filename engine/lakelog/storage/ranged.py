@@ -139,6 +139,7 @@ class RangedFile(SeekableReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Up to `size` bytes from the position; all remaining bytes if it is negative or None."""
+        self._require_open()
         left = max(0, self.size_bytes - self._position)
         size = left if size is None or size < 0 else min(size, left)
         if not size:
@@ -153,8 +154,13 @@ class RangedFile(SeekableReader):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Set the position, as `io.RawIOBase`."""
+        self._require_open()
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
         if base + offset < 0:
             raise ValueError(f"the position must be at least 0, got {base + offset}")
         self._position = base + offset
         return self._position
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")

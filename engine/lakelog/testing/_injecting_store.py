@@ -87,7 +87,7 @@ class Rule:
         path: Pattern of paths, as in `fnmatch`; ``*`` also matches ``/``.
 
     Raises:
-        InvalidInputError: The fault or a kind is unknown, or `nth` is below 1.
+        InvalidInputError: The fault or a kind is unknown, `nth` is below 1, or `times` below 0.
     """
 
     fault: Fault
@@ -99,10 +99,12 @@ class Rule:
     def __post_init__(self) -> None:
         if isinstance(self.kinds, str):
             object.__setattr__(self, "kinds", (self.kinds,))
-        if self.fault not in FAULTS or not set(self.kinds) <= set(KINDS) or self.nth < 1:
+        is_known = self.fault in FAULTS and set(self.kinds) <= set(KINDS)
+        if not is_known or self.nth < 1 or (self.times is not None and self.times < 0):
             raise InvalidInputError(
                 "invalid fault rule",
-                expected=f"fault of {', '.join(FAULTS)}; kinds of {', '.join(KINDS)}; nth >= 1",
+                expected=f"fault of {', '.join(FAULTS)}; kinds of {', '.join(KINDS)}; "
+                "nth >= 1; times >= 0",
                 found=self,
             )
 

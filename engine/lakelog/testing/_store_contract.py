@@ -118,7 +118,7 @@ class StoreContract:
     Attributes:
         has_real_folders: Whether a file and a folder cannot have the same name, as on local disk.
         page_names: Number of names in one page of the store's listing. Tests create a tenth more
-            files.
+            files, and at least two.
 
     Example:
         >>> from lakelog.storage import open_store
@@ -140,7 +140,7 @@ class StoreContract:
     def reopen(self, store: LogStore) -> LogStore:
         """Return another handle of a store's location, as another process opens it.
 
-        By default, the store itself.
+        By default, the store itself; tests of what other processes see then have no effect.
         """
         return store
 
@@ -157,7 +157,7 @@ class StoreContract:
     @property
     def _many_names(self) -> int:
         """Number of names that exceed one page of the store's listing."""
-        return self.page_names + self.page_names // 10
+        return self.page_names + max(2, self.page_names // 10)
 
     def test_store_supports_put_if_absent(self) -> None:
         store = self.make_store()
@@ -183,6 +183,17 @@ class StoreContract:
         store.put("log/1", b"put")
         assert store.put_if_absent("log/1", b"created") is False
         assert store.read("log/1") == b"put"
+
+    def test_create_fails_if_an_upload_or_a_move_made_the_name(self) -> None:
+        store = self.make_store()
+        with store.upload("log/1") as upload:
+            upload.write(b"uploaded")
+        store.put("aside/2", b"moved")
+        store.move("aside/2", "log/2")
+        for handle in (store, self.reopen(store)):
+            for name in ("1", "2"):
+                assert handle.put_if_absent(f"log/{name}", b"created") is False
+        assert list(store.read_many(["log/1", "log/2"])) == [b"uploaded", b"moved"]
 
     def test_name_can_be_created_again_after_delete(self) -> None:
         store = self.make_store()
@@ -232,6 +243,17 @@ class StoreContract:
         assert found is not None
         assert found.size_bytes == 5
         assert [(e.name, e.size_bytes) for e in store.list_from("log")] == [("_last", 5)]
+
+    def test_replaced_file_is_read_with_its_new_content(self) -> None:
+        store = self.make_store()
+        handles = (store, self.reopen(store))
+        for content in (b"old and longer", b"new"):
+            store.put("log/1", content)
+            for handle in handles:
+                assert handle.read("log/1") == content
+                assert list(handle.read_many(["log/1"])) == [content]
+                with handle.open("log/1") as file:
+                    assert file.read() == content
 
     def test_delete_is_idempotent(self) -> None:
         store = self.make_store()
@@ -321,6 +343,7 @@ class StoreContract:
         store.move("log/a", "aside/2020/a")
         assert _below(store) == ["aside/2020/a"]
         assert store.read("aside/2020/a") == b"content"
+        assert [entry.name for entry in store.list_from("aside/2020")] == ["a"]
         with _raises(NotFoundError):
             store.read("log/a")
 
@@ -604,9 +627,12 @@ class StoreContract:
         store = self.make_store()
         rounds = 5
         barrier = threading.Barrier(_THREADS)
+        # Two threads share each handle: a lock of one excludes neither other handles nor processes.
+        handles = [self.reopen(store) for _ in range(_THREADS // 2)]
 
         def work(me: int) -> list[bool]:
             won = []
+            store = handles[me // 2]
             for i in range(rounds):
                 barrier.wait(60)
                 won.append(store.put_if_absent(f"log/{i}", b"%d" % me))
