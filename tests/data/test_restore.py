@@ -316,6 +316,28 @@ def test_invalid_restore_raises(tmp_path: Path) -> None:
         table.restore(0)
 
 
+def test_restore_removes_no_rows_of_an_append_only_table(tmp_path: Path) -> None:
+    """Also if the version is from before the table was one."""
+    table = new_table(tmp_path)
+    table.append(rows(1))
+    table.alter.set_properties({"delta.appendOnly": "true"})
+    table.append(rows(2))
+    with pytest.raises(InvalidTransactionError, match="append-only"):
+        table.restore(1)
+    tx = table.transaction()
+    tx.set_metadata(configuration={"delta.appendOnly": "false"})
+    tx.remove(tx.read().collect())
+    with pytest.raises(InvalidTransactionError, match="append-only"):
+        tx.commit()
+    table.alter.set_properties({"delta.appendOnly": "false"})
+    assert table.restore(3).num_removed_files == 0
+    assert table.snapshot().metadata.configuration["delta.appendOnly"] == "true"
+    table.alter.set_properties({"delta.appendOnly": "false"})
+    table.append(rows(3))
+    assert table.restore(3).num_removed_files == 1
+    assert table.to_polars()["id"].sort().to_list() == [1, 2]
+
+
 def test_concurrent_commit_is_a_conflict(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(rows(1))

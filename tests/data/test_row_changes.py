@@ -269,3 +269,23 @@ def test_rows_keep_their_ids_and_updated_rows_get_the_version_of_the_commit(
     peer = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path))
     peer_found = pl.DataFrame(pa.table(peer.execute("select * from t")))
     assert peer_found.sort("key").equals(table.to_polars().sort("key"))
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_rows_copied_while_another_writer_enables_row_tracking_are_not_marked(
+    tmp_path: Path, vectors: str
+) -> None:
+    table = lakelog.create(
+        tmp_path,
+        {"id": pl.Int64},
+        configuration={"delta.enableDeletionVectors": vectors},
+        upkeep=False,
+    )
+    table.alter.upgrade(["rowTracking"])
+    table.append(pl.DataFrame({"id": [1, 2, 3]}))
+    with table.transaction() as tx:
+        tx.update({"id": "id + 10"}, "id = 2")
+        lakelog.open(tmp_path).alter.set_properties({"delta.enableRowTracking": "true"})
+    commit = (tmp_path / f"_delta_log/{tx.version:020d}.json").read_text("utf-8")
+    assert '"delta.rowTracking.preserved":"false"' in commit
+    assert max(table.scan(row_ids=True).collect()["_row_id"].to_list()) > 2

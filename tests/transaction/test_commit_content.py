@@ -130,13 +130,8 @@ def test_row_ids_are_not_assigned_without_adds_or_while_tracking_is_suspended() 
     assert content.meta.height == 0
     assert content.info["tags"] == {"delta.rowTracking.preserved": "false"}
     declared = replace(DESCRIPTION, row_ids_kept=frozenset("a"))
-    for before, kept in (
-        (None, "false"),
-        (metadata(**{"delta.enableRowTracking": "true"}), "true"),
-    ):
-        tracked = pending([removed], protocol=TRACKING, before=before)
-        content = build_content(tracked, declared, base(), NOW_MS)
-        assert content.info["tags"] == {"delta.rowTracking.preserved": kept}
+    content = build_content(pending([removed], protocol=TRACKING), declared, base(), NOW_MS)
+    assert content.info["tags"] == {"delta.rowTracking.preserved": "true"}
     suspended = metadata(**{"delta.rowTrackingSuspended": "true"})
     still = pending([add("a", 1)], protocol=TRACKING, before=suspended)
     assert "baseRowId" not in build_content(still, DESCRIPTION, base(), NOW_MS).files.columns

@@ -111,10 +111,8 @@ def build_content(
     files, meta = pending.files, pending.meta
     table = after(pending)
     if row_tracking.is_assigning(table):
-        # Without the property, rows are copied without their ids.
-        was_on = pending.table.is_active("rowTracking")
-        known = description.row_ids_kept if was_on else frozenset()
-        info = {**info, "tags": {"delta.rowTracking.preserved": _keeps_row_ids(files, known)}}
+        preserved = _keeps_row_ids(files, description.row_ids_kept)
+        info = {**info, "tags": {"delta.rowTracking.preserved": preserved}}
         files, meta = _track_rows(files, meta, base, version)
     at = _commit_time(pending, table, base, now_ms)
     if at is not None:

@@ -624,7 +624,8 @@ class LogTransaction(Displayed):
             self._user_name,
             self._user_metadata,
             self._commit_info,
-            frozenset(self._row_ids_kept),
+            # Without the property, rows were copied without their ids.
+            frozenset(self._row_ids_kept if self._table.is_active("rowTracking") else ()),
         )
 
     def _check(self, pending: PendingCommit) -> None:

@@ -424,6 +424,7 @@ def check(
         pending.files,
         pending.meta,
         table,
+        before=before,
         rows_replaced=rows_replaced,
         restored=restored,
         clusters=clusters,

@@ -95,12 +95,14 @@ def check_actions(
     meta: pl.DataFrame,
     table: str,
     *,
+    before: TableConfiguration | None = None,
     rows_replaced: bool = False,
     restored: bool = False,
     clusters: bool = False,
     checked: pl.Series | None = None,
 ) -> None:
-    """Raise for actions that a feature of the table forbids, or that lakelog cannot validate. Files
+    """Raise for actions that a feature of the table forbids, or that lakelog cannot validate. An
+    append-only table (`before`) is one also for the commit that changes the property. Files
     that are `restored`, or those of a clone, satisfied the rules before; `clusters` allows the
     domain of clustering; `checked` are paths of files whose rows satisfy the rules.
     """
@@ -114,7 +116,9 @@ def check_actions(
     changing = _changes_data(files)
     new = adds & changing
     removes_data = removes & changing
-    if configured.is_active("appendOnly"):
+    if (before or configured).is_active("appendOnly") or (
+        configured.is_active("appendOnly") and not restored
+    ):
         # Removes need an add that only rearranges rows; otherwise they delete rows.
         moved = (adds & ~changing).any()
         _refuse_row(
