@@ -402,8 +402,11 @@ class _Proof:
 
     def _lost_files(self, own: State) -> tuple[str, str] | None:
         """The difference from the last commit of a checkpoint above it, and what helps; None if
-        commits that are missing may explain it: files that they removed are tombstones.
+        commits that are missing may explain it: files that they removed are tombstones, if the
+        dialect's checkpoints keep those.
         """
+        if not self.log.dialect.checkpoints_keep_tombstones:
+            return None
         listing = self.log.list_all()
         last = listing.commits[-1].version if listing.commits else self.checkpoint.version
         if last >= self.checkpoint.version:

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import lakelog
 from lakelog.dialects.indextables import DIALECT
 from lakelog.dialects.indextables.avro_state import AvroStateReader
 from lakelog.dialects.log_content import CheckpointReader
@@ -438,3 +439,15 @@ def test_state_returns_its_creation_time(log: Log) -> None:
     reader = _state(log, createdAt=1_775_007_203_644)
     assert isinstance(reader, AvroStateReader)
     assert reader.created_ms() == 1_775_007_203_644
+
+
+def test_state_that_removes_a_file_of_the_commits_below_is_not_wrong(log: Log) -> None:
+    log.commit(1, [add("a"), add("b")])
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.state(1, {_SHARED: 2})
+    log.state(2, {_SHARED: 2}, tombstones=["a"], numFiles=1, totalBytes=10)
+    table = lakelog.open(str(log.root), upkeep=False)
+    assert table.verify(2).verdict == "unprovable"
+    table.checkpoint(2)
+    files = lakelog.open(str(log.root)).snapshot(2).files().collect()
+    assert files["path"].to_list() == ["b"]
