@@ -27,6 +27,7 @@ from lakelog.log.state import State
 from lakelog.spark import checkpoint_parts as spark_parts
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS
 from tests.checkpoint import tables
+from tests.spark.configured import configured
 from tests.spark.reference import delta_log, our_state, reference_state
 
 CASES = [
@@ -117,6 +118,48 @@ def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
         for path in paths
         if path.endswith(".parquet")
     }
+
+
+@pytest.mark.parametrize("strategy", [BROADCAST, HASH, POLARS])
+def test_typed_statistics_of_times_are_kept_exactly(
+    spark: Any, tmp_path: Path, strategy: str
+) -> None:
+    root = tmp_path / "t"
+    only_typed = {"delta.checkpoint.writeStatsAsJson": "false"}
+    columns = {"at": pl.Datetime("us", "UTC"), "local": pl.Datetime("us"), "day": pl.Date}
+    table = lakelog.create(root, columns, configuration=only_typed, upkeep=False)
+    times = ["1582-10-10T00:00:00.123456", "2026-12-31T23:59:59.123456"]
+    bounds = {"at": f"{times[0]}Z", "local": times[0], "day": times[0][:10]}
+    upper = {"at": f"{times[1]}Z", "local": times[1], "day": times[1][:10]}
+    stats = {"numRecords": 2, "minValues": bounds, "maxValues": upper}
+    with table.transaction() as tx:
+        tx.add(path="a", size=1, stats=stats)
+    table.checkpoint()
+    with table.transaction() as tx:
+        tx.add(path="b", size=1)
+    # With this setting, Spark writes dates and times in another calendar.
+    with configured(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        report = lakelog.spark.checkpoint(
+            spark, table, layout="multipart", parts=2, strategy=strategy
+        )
+        rows = lakelog.spark.replay(
+            spark, root, 1, strategy=strategy, columns=["path", "stats"]
+        ).where("path = 'a'")
+        (text,) = [row["stats"] for row in rows.collect()]
+    assert table.verify().is_proved
+    added = pl.concat(
+        pl.DataFrame(pl.from_arrow(pq.read_table(root / path, columns=["add"])))
+        for path in report.paths
+    )
+    kept = added["add"].struct.unnest().filter(path="a")["stats_parsed"].struct.unnest()
+    for name, wanted in (("minValues", times[0]), ("maxValues", times[1])):
+        found = kept[name].struct.unnest()
+        assert found["at"].dt.strftime("%FT%T.%6f").item() == wanted
+        assert found["local"].dt.strftime("%FT%T.%6f").item() == wanted
+        assert str(found["day"].item()) == wanted[:10]
+    # As text, times have milliseconds, which contain the exact ones.
+    assert json.loads(text)["minValues"]["local"] == "1582-10-10T00:00:00.123"
+    assert json.loads(text)["maxValues"]["local"] == "2026-12-31T23:59:59.124"
 
 
 @pytest.mark.reference

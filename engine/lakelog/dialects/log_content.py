@@ -485,15 +485,18 @@ class MatchingReader(CheckpointReader, Protocol):
         ...
 
 
-def statistics_text(files: pl.DataFrame) -> pl.Series:
-    """``stats`` as text, encoded from the struct for rows that have only that."""
+def statistics_text(files: pl.DataFrame, *, exact_times: bool = False) -> pl.Series:
+    """``stats`` as text, encoded from the struct for rows that have only that; `exact_times` as
+    `stats_text_from_struct`.
+    """
     texts = actions.conform(files, ("stats",)).to_series()
     if STRUCT_STATISTICS not in files.columns:
         return texts
     rows = (texts.is_null() & files[STRUCT_STATISTICS].is_not_null()).arg_true()
     if not rows.len():
         return texts
-    return texts.scatter(rows, stats_text_from_struct(files[STRUCT_STATISTICS].gather(rows)))
+    structs = files[STRUCT_STATISTICS].gather(rows)
+    return texts.scatter(rows, stats_text_from_struct(structs, exact_times=exact_times))
 
 
 def cause_text(message: str) -> str:

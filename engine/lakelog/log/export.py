@@ -123,8 +123,12 @@ class ExportManifest(Displayed):
         return json.dumps(body, ensure_ascii=False, indent=2).encode()
 
 
-def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-    """The whole state in batches of the flattened action table; see `Snapshot.iter_state`."""
+def iter_state(
+    state: State, columns: Sequence[str] | None = None, *, exact_times: bool = False
+) -> Iterator[pl.DataFrame]:
+    """The whole state in batches of the flattened action table; see `Snapshot.iter_state`, and
+    `statistics_text` for `exact_times`.
+    """
     full = actions.schema()
     wanted = list(columns) if columns is not None else list(full)
     meta = state.meta
@@ -139,7 +143,8 @@ def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[p
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
         if STRUCT_STATISTICS in batch.columns:
-            batch = batch.with_columns(statistics_text(batch)).drop(STRUCT_STATISTICS)
+            text = statistics_text(batch, exact_times=exact_times)
+            batch = batch.with_columns(text).drop(STRUCT_STATISTICS)
         if derived:
             batch = with_derived_statistics(batch)
         return actions.conform(batch.with_columns(dataChange=pl.lit(False)), wanted)

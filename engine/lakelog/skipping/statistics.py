@@ -520,8 +520,9 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
 }
 
 
-def stats_text_from_struct(structs: pl.Series) -> pl.Series:
-    """The JSON text of statistics stored as a struct.
+def stats_text_from_struct(structs: pl.Series, *, exact_times: bool = False) -> pl.Series:
+    """The JSON text of statistics stored as a struct. Times have milliseconds, as the Delta
+    protocol requires, or microseconds if they are `exact_times`.
 
     >>> stats_text_from_struct(pl.Series([{"numRecords": 2, "minValues": {"id": 1}}])).item()
     '{"numRecords":2,"minValues":{"id":1}}'
@@ -532,21 +533,26 @@ def stats_text_from_struct(structs: pl.Series) -> pl.Series:
     rank = {name: position for position, name in enumerate(_ORDER)}
     names.sort(key=lambda name: rank.get(name, len(rank)))
     frame = structs.alias("s").to_frame()
-    text = _object(pl.col("s"), structs.dtype, names)
+    unit = "us" if exact_times else "ms"
+    text = _object(pl.col("s"), structs.dtype, names, unit)
     return (
         frame.select(pl.when(pl.col("s").is_not_null()).then(text)).to_series().alias(structs.name)
     )
 
 
 def _object(
-    struct: pl.Expr, dtype: pl.Struct, names: Iterable[str], rounds_up: bool | None = None
+    struct: pl.Expr,
+    dtype: pl.Struct,
+    names: Iterable[str],
+    unit: str,
+    rounds_up: bool | None = None,
 ) -> pl.Expr:
-    """JSON text of a struct; without `rounds_up`, of the whole statistics."""
+    """JSON text of a struct, with times in `unit`; without `rounds_up`, of whole statistics."""
     types = {f.name: f.dtype for f in dtype.fields}
     members = []
     for name in names:
         up = name == "maxValues" if rounds_up is None else rounds_up
-        value = _value(field_named(struct, name), types[name], up=up)
+        value = _value(field_named(struct, name), types[name], unit, up=up)
         if value is not None:
             # A null value makes the member null, and the join omits it.
             members.append(pl.lit(json.dumps(name, ensure_ascii=False) + ":") + value)
@@ -555,22 +561,23 @@ def _object(
 
 
 def _value(
-    value: pl.Expr, dtype: pl.DataType | pl.datatypes.DataTypeClass, *, up: bool
+    value: pl.Expr, dtype: pl.DataType | pl.datatypes.DataTypeClass, unit: str, *, up: bool
 ) -> pl.Expr | None:
     """JSON text of a column's values, null where they are null; None for types without one. Times
-    have milliseconds, `up` or down.
+    are rounded to `unit`, `up` or down.
     """
     if isinstance(dtype, pl.Struct):
         if not dtype.fields:
             return None
-        text = _object(value, dtype, [f.name for f in dtype.fields], rounds_up=up)
+        text = _object(value, dtype, [f.name for f in dtype.fields], unit, rounds_up=up)
         return pl.when(value.is_not_null()).then(text)
     if isinstance(dtype, pl.Datetime):
         zone = "Z" if dtype.time_zone is not None else ""
         utc = value.dt.convert_time_zone("UTC") if zone else value
-        below = utc.dt.truncate("1ms")
-        bound = pl.when(below < utc).then(below.dt.offset_by("1ms")).otherwise(below)
-        return (bound if up else below).dt.strftime(f'"%Y-%m-%dT%H:%M:%S%.3f{zone}"')
+        below = utc.dt.truncate(f"1{unit}")
+        bound = pl.when(below < utc).then(below.dt.offset_by(f"1{unit}")).otherwise(below)
+        digits = 6 if unit == "us" else 3
+        return (bound if up else below).dt.strftime(f'"%Y-%m-%dT%H:%M:%S%.{digits}f{zone}"')
     if dtype == pl.Date:
         return value.dt.strftime('"%Y-%m-%d"')
     if dtype == pl.String:

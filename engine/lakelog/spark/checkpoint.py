@@ -186,6 +186,8 @@ class _SparkPartWriter:
             carried(wanted),
             storage_options=self._storage_options,
             verify=self._verify,
+            # The text is written only if the checkpoint has statistics as JSON.
+            exact_times=not draft.stats_as_json,
         )
         plan = plan_checkpoint(
             table,

@@ -44,12 +44,7 @@ _STRICT = {
     "int96RebaseMode": "CORRECTED",
     "parquet.page.verify-checksum.enabled": "true",
 }
-_JSON = {
-    "ignoreNullFields": "true",
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSS",
-}
+_JSON = {"ignoreNullFields": "true"}
 _ESCAPED = r"(?<!\\)(\\\\)*\\u00"
 _DV = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 
@@ -63,10 +58,12 @@ def read_base(
     dialect: Dialect,
     registry: Mapping[str, str],
     odd_paths: bool = True,
+    exact_times: bool = False,
 ) -> Any:
-    """The file actions of a checkpoint, as a lazy DataFrame."""
+    """The file actions of a checkpoint, as a lazy DataFrame; `exact_times` as `statistics_text`."""
     if not dialect.flattened_checkpoints:
-        return _delta(spark, paths, footers, columns, odd_paths=odd_paths)
+        made = _Columns(footers, exact_times)
+        return _delta(spark, paths, footers, columns, made, odd_paths=odd_paths)
     return _flattened(spark, paths, columns, registry)
 
 
@@ -177,14 +174,19 @@ _VALID_PATH = (
 
 
 def _delta(
-    spark: Any, paths: Sequence[str], footers: Footers, columns: Sequence[str], *, odd_paths: bool
+    spark: Any,
+    paths: Sequence[str],
+    footers: Footers,
+    columns: Sequence[str],
+    made: _Columns,
+    *,
+    odd_paths: bool,
 ) -> Any:
     from pyspark.sql.types import StructType
 
     sql = functions_of(spark)
     schema = StructType.fromJson(contract.to_json(_read_schema(footers)))
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
-    made = _Columns(footers)
     rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in columns})
     # In a separate step, because Spark would otherwise compute repeated expressions repeatedly.
     decoded = decoded_path("path") if odd_paths else decoded_valid_path("path")
@@ -240,8 +242,9 @@ def _fields(node: Node, above: tuple[str, ...], footers: Footers) -> Iterable[co
 class _Columns:
     """The flattened columns as expressions over ``add`` and ``remove``, in SQL where possible."""
 
-    def __init__(self, footers: Footers) -> None:
+    def __init__(self, footers: Footers, exact_times: bool = False) -> None:
         self._footers = footers
+        self._exact_times = exact_times
         self._positions: dict[str, list[str]] = {}
         self._kinds = _held_kinds(footers)
         for kind in self._kinds:
@@ -324,7 +327,7 @@ class _Columns:
         if self._footers.plain_statistics:
             return sql.coalesce(sql.expr(text), _json(sql, struct))
         typed = sql.when(sql.expr(text).isNull(), struct)
-        return sql.coalesce(sql.expr(text), _written(typed))
+        return sql.coalesce(sql.expr(text), _written(typed, self._exact_times))
 
     def _extra(self, sql: Any) -> Any:
         unknown = self._footers.unknown
@@ -429,13 +432,19 @@ def _spread_batch(texts: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=[pa.field(n, arrow[n]) for n in names])
 
 
-def _written(structs: Any) -> Any:
+def _written(structs: Any, exact_times: bool) -> Any:
     """A column of typed statistics as their text."""
     from pyspark.sql.types import StringType
 
-    return arrow_function(structs, _written_batch, StringType())(structs)
+    function = _exact_texts if exact_times else _texts_in_ms
+    return arrow_function(structs, function, StringType())(structs)
 
 
-def _written_batch(structs: pa.Array) -> pa.Array:
+def _texts_in_ms(structs: pa.Array) -> pa.Array:
     texts = stats_text_from_struct(pl.Series(STRUCT_STATISTICS, structs))
+    return texts.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+
+
+def _exact_texts(structs: pa.Array) -> pa.Array:
+    texts = stats_text_from_struct(pl.Series(STRUCT_STATISTICS, structs), exact_times=True)
     return texts.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())

@@ -49,9 +49,11 @@ _IN_HADOOP = {"s3": "s3a", "s3a": "s3a", "abfs": "abfs", "abfss": "abfss", "gs":
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 _PLAIN_LEAVES = frozenset(
     contract.to_arrow(contract.Primitive(name))
-    for name in "string long integer short byte boolean date timestamp timestamp_ntz".split()
+    for name in "string long integer short byte boolean".split()
 )
-"""Types whose JSON in Spark equals that of `lakelog.skipping.statistics`."""
+"""Types whose JSON in Spark equals that of `lakelog.skipping.statistics`. Spark truncates the
+maximum of times, and a setting of the session changes the calendar of dates and times.
+"""
 
 _KINDS = tuple(f"{kind}." for kind in FILE_ACTIONS)
 _ALWAYS_READ = frozenset((("add", "path"), ("add", "size")))

@@ -177,9 +177,11 @@ def replay_state(
     *,
     storage_options: Mapping[str, Any] | None = None,
     verify: bool | None = None,
+    exact_times: bool = False,
 ) -> Replay:
     """Replay one state on Spark; see `plan_replay`. `columns` may include `PATH_TEXT`: the path as
-    in the log, null where `encode_paths` returns it. A damaged checkpoint raises.
+    in the log, null where `encode_paths` returns it. `exact_times` as `statistics_text`. A damaged
+    checkpoint raises.
     """
     state.ensure_readable()
     log = state.log
@@ -199,16 +201,23 @@ def replay_state(
         reason=choice.reason,
     )
     if choice.strategy == POLARS:
-        frame = frame_of(spark, list(_state_rows(state, columns)), columns)
+        frame = frame_of(spark, list(_state_rows(state, columns, exact_times)), columns)
     elif choice.strategy == BROADCAST:
         known = [path for path in paths if path is not None]
         _verify(spark, state, footers, known, verify)
-        frame = _broadcast(spark, state, footers, known, columns)
+        frame = _broadcast(spark, state, footers, known, columns, exact_times)
     else:
         place = TableLocation.of(log, storage_options)
         pieces = log_splits(state, footers.paths)
         files = replay_in_partitions(
-            spark, place, pieces, columns, choice, state.references, about_rows=sizes.rows
+            spark,
+            place,
+            pieces,
+            columns,
+            choice,
+            state.references,
+            about_rows=sizes.rows,
+            exact_times=exact_times,
         )
         frame = frame_of(spark, _meta(state, columns), columns).union(files)
     base = () if state.base is None else state.base.files
@@ -298,7 +307,12 @@ def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
 
 
 def _broadcast(
-    spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
+    spark: Any,
+    state: State,
+    footers: Footers,
+    paths: Sequence[str],
+    columns: Sequence[str],
+    exact_times: bool,
 ) -> Any:
     """The commits' rows from the driver, and the checkpoint's rows that they do not override."""
     dialect = state.log.dialect
@@ -310,7 +324,7 @@ def _broadcast(
     held = [name for name in carried if name in above or name in below] or list(carried[:1])
     with _rows_stay_with_tasks(spark):
         rows = _rows_of(spark, pl.concat([actions.empty(carried), *frames]).select(held))
-    rows = rows.union(_below(spark, state, footers, paths, held))
+    rows = rows.union(_below(spark, state, footers, paths, held, exact_times))
     return with_statistics(rows, held, columns, dialect)
 
 
@@ -335,7 +349,12 @@ def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
 
 
 def _below(
-    spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
+    spark: Any,
+    state: State,
+    footers: Footers,
+    paths: Sequence[str],
+    columns: Sequence[str],
+    exact_times: bool,
 ) -> Any:
     """The checkpoint's file actions that the commits above do not override."""
     sql = functions_of(spark)
@@ -351,6 +370,7 @@ def _below(
         dialect=dialect,
         registry=registry,
         odd_paths=footers.rows <= _VERIFIED_ROWS,
+        exact_times=exact_times,
     )
     keys = state.layers.keys().unique()
     same = "path = gone_path"
@@ -366,12 +386,12 @@ def _below(
     return base if wanted == tuple(columns) else base.select(*columns)
 
 
-def _state_rows(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+def _state_rows(state: State, columns: Sequence[str], exact_times: bool) -> Iterator[pl.DataFrame]:
     """The whole state, replayed by the driver."""
     texts = state.path_texts() if PATH_TEXT in columns else NO_TEXTS
     replayed = dict.fromkeys((*columns, "path"))
     replayed.pop(PATH_TEXT, None)
-    for rows in iter_state(state, list(replayed)):
+    for rows in iter_state(state, list(replayed), exact_times=exact_times):
         yield actions.conform(with_path_texts(rows, texts), columns)
 
 

@@ -109,6 +109,7 @@ def replay_in_partitions(
     meta: pl.DataFrame,
     *,
     about_rows: int,
+    exact_times: bool = False,
 ) -> Any:
     """The file actions of a state, lazily; a reconciling task holds all rows of its partition."""
     # Two thirds of the columns belong to the other format, and would be sent as nulls; but batches
@@ -116,7 +117,7 @@ def replay_in_partitions(
     held = [name for name in columns if name in _held(place.dialect)] or ["actionType"]
     sources = _sources(held, place.dialect)
     carried = [*_ORDER, *sources]
-    decoder = Decoder(place, tuple(pieces), tuple(sources))
+    decoder = Decoder(place, tuple(pieces), tuple(sources), exact_times)
     rows = _numbers(spark, max(1, len(pieces)), about_rows, flattened_schema(held))
     rows = rows.mapInArrow(decoder, flattened_schema(carried)).repartition(
         choice.partitions, "path"
@@ -169,6 +170,7 @@ class Decoder:
     place: TableLocation
     pieces: tuple[LogSplit, ...]
     columns: tuple[str, ...]
+    exact_times: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows of the splits with these numbers, with their position in log order."""
@@ -183,8 +185,10 @@ class Decoder:
             reader = dialect.open_checkpoint(store, piece.checkpoint)
             wanted = [*self.columns, STRUCT_STATISTICS] if "stats" in self.columns else self.columns
             for frame in reader.iter_files(wanted):
-                text = [statistics_text(frame)] if STRUCT_STATISTICS in frame.columns else []
-                yield from self._batches(frame.with_columns(text), None)
+                if STRUCT_STATISTICS in frame.columns:
+                    text = statistics_text(frame, exact_times=self.exact_times)
+                    frame = frame.with_columns(text)  # noqa: PLW2901 - with the text
+                yield from self._batches(frame, None)
         for decoded in dialect.decode_pieces(store, piece.commits, _COMMIT_BYTES):
             files = decoded.files
             if PATH_TEXT in self.columns and files.height:
