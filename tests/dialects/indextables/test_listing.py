@@ -111,6 +111,12 @@ def test_skips_at_the_end_of_a_log_with_states_are_not_versions(log: Log) -> Non
         assert [c.version for c in listing.apart] == list(range(max(1, start), 5))
 
 
+def test_skip_with_a_long_reason_is_not_a_version(log: Log) -> None:
+    log.state(1, {})
+    log.commit(2, [skip("s", reason="x" * 100_000)])
+    assert DIALECT.list_log(log.store).commits == ()
+
+
 def test_skips_below_another_commit_are_versions(log: Log) -> None:
     log.state(1, {})
     log.commit(2, [skip("s")])

@@ -54,8 +54,8 @@ _PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet",
 _MAX_VERSION = (1 << 63) - 1
 # A manifest needs about 60 bytes per part. A larger file is a checkpoint, and is not read here.
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
-# IndexTables writes one commit per skip.
-_MAX_SKIP_BYTES = 64 * 1024
+# IndexTables writes one commit per skip, with the reason.
+_MAX_SKIP_BYTES = 1024 * 1024
 _MAX_SKIP_RATIO = 50  # for a compressed one
 # Any other error, such as an unavailable store, says nothing about a file: ignoring it would change
 # the answer.
