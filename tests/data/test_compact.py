@@ -196,6 +196,30 @@ def test_compaction_replans_if_files_are_removed_concurrently(
     assert live <= written
 
 
+def test_removed_files_have_the_row_ids_of_a_concurrent_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removes repeat those of the last add: Delta protocol, Writer Requirements, Row Tracking."""
+    table, other = new_table(tmp_path, 6), lakelog.open(tmp_path, upkeep=False)
+    table.alter.upgrade(["rowTracking"])
+    real, done = read_files, list[int]()
+
+    def meanwhile(*args: Any, **more: Any) -> Any:
+        if not done:
+            done.append(1)
+            with other.transaction() as tx:
+                tx.add(tx.read().collect(), dataChange=False)
+        return real(*args, **more)
+
+    monkeypatch.setattr(bin_rewrite, "read_files", meanwhile)
+    before = table.version()
+    assert table.compact().num_removed_files == 6
+    ids = ["path", "baseRowId", "defaultRowCommitVersion"]
+    added = table.snapshot(before + 1).files().select(ids).sort("path").collect()
+    assert added["baseRowId"].null_count() == 0
+    assert_frame_equal(table.snapshot().tombstones().select(ids).sort("path").collect(), added)
+
+
 @pytest.mark.parametrize("nth", range(1, 26, 3))
 def test_failed_write_keeps_the_rows_and_leaves_no_orphan_file(nth: int) -> None:
     location = f"memory://compact-{nth}"

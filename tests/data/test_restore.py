@@ -204,6 +204,23 @@ def test_columns_of_row_ids_keep_their_names(tmp_path: Path, other: str) -> None
     assert_frame_equal(table.scan(row_ids=True).collect().sort("id"), ids)
 
 
+def test_files_of_a_version_without_row_ids_are_restored_with_those_that_they_have_got(
+    tmp_path: Path,
+) -> None:
+    """Delta protocol, Writer Requirements for Row Tracking: the ids of the path's last add."""
+    table = new_table(tmp_path)
+    table.append(rows(1))
+    table.append(rows(2))
+    table.alter.upgrade(["rowTracking"])
+    with table.transaction() as tx:
+        tx.add(tx.read().collect(), dataChange=False)
+    columns = ["path", "baseRowId", "defaultRowCommitVersion"]
+    ids = table.snapshot().files().select(columns).sort("path").collect()
+    table.delete("id = 1")
+    table.restore(2)
+    assert_frame_equal(table.snapshot().files().select(columns).sort("path").collect(), ids)
+
+
 def test_definitions_that_only_other_writers_allow_are_restored_and_cloned(tmp_path: Path) -> None:
     """Properties of Fabric and XTable, a name that deltalake allows, a type that has no values."""
     odd = {"delta.parquet.vorder.enabled": "true", "delta.minReaderVersion": "1"}

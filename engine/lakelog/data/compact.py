@@ -54,7 +54,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model import contract
+from lakelog.model import actions, contract
 from lakelog.model.column_names import known_name
 from lakelog.model.metadata import honoured_mapping
 from lakelog.sql.sql_text import sql_text
@@ -560,9 +560,15 @@ def _still_there(begin: Begin, made: _Round) -> tuple[_Round, int]:
     before = made.snapshot
     if now.metadata != before.metadata or now.protocol != before.protocol:
         return made.without(made.files[_BIN]), now.version
-    live = now.files().select("path", "dvId").collect()
-    lost = made.files.join(live, on=["path", "dvId"], how="anti", nulls_equal=True)
-    return made.without(lost[_BIN].unique()), now.version
+    ids = ("baseRowId", "defaultRowCommitVersion")
+    live = now.files().select(*actions.KEY, *ids).collect()
+    lost = made.files.join(live, on=actions.KEY, how="anti", nulls_equal=True)
+    left = made.without(lost[_BIN].unique())
+    # A file may have been added again with row ids.
+    files = left.files.drop(ids).join(
+        live, on=actions.KEY, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return replace(left, files=files.select(made.files.columns)), now.version
 
 
 def _discard(log: Log, first: _Round, kept: _Round | None) -> None:

@@ -29,6 +29,7 @@ from lakelog.transaction.metadata_changes import (
 from lakelog.transaction.row_tracking import MATERIALIZED
 from lakelog.transaction.schema_conversion import schema_text
 
+_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     ENABLEMENT_VERSION,
@@ -53,7 +54,27 @@ def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
         return these.join(those, on=key, how="anti", nulls_equal=True, maintain_order="left")
 
     added = with_partition_keys(without(then, now), target.table_configuration)
-    return Restored(added, without(now, then))
+    return Restored(_with_row_ids(added, now, current), without(now, then))
+
+
+def _with_row_ids(added: pl.DataFrame, now: pl.DataFrame, current: LogSnapshot) -> pl.DataFrame:
+    """The files with the row ids that they got after the version to restore (Delta protocol, Writer
+    Requirements for Row Tracking: those of the last add of the path).
+    """
+    if not current.table_configuration.supports("rowTracking"):
+        return added
+    bare = added["path"].filter(added["baseRowId"].is_null())
+    if not len(bare):
+        return added
+    columns = ("path", *_ROW_IDS)
+    removed = current.tombstones().filter(pl.col("path").is_in(bare.implode())).collect()
+    known = pl.concat([now.select(columns), removed.select(columns)])
+    known = known.filter(pl.col("baseRowId").is_not_null()).unique("path", keep="first")
+    return (
+        added.join(known, on="path", how="left", suffix="_known", maintain_order="left")
+        .with_columns(pl.coalesce(c, f"{c}_known") for c in _ROW_IDS)
+        .select(added.columns)
+    )
 
 
 def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] | None:
