@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lakelog
@@ -454,7 +456,8 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("EXTRACT(upper FROM s) = 'A'", "the part upper of a time"),
         ("CAST(n AS DOUBLE) % 3 = 1", "a value other than 1, 2, 4"),
         ("CAST(n AS DOUBLE) % 0.25D = 0", "a value other than 1, 2, 4"),
-        ("CAST(n * 1e9 AS STRING) = '1E9'", "a double that Spark writes with an exponent"),
+        ("CAST(n * 5e-324 AS STRING) IS NULL", "so near to 0 that Java writes other digits"),
+        ("TRY_CAST(n * 5e-324 AS STRING) IS NULL", "so near to 0 that Java writes other digits"),
         ("TRY_CAST(concat('2026-1-', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
         ("nothing = 1", "SQL text uses a column that the table does not have"),
         ("(" * 500 + "n = 1" + ")" * 500, "text that is nested too deeply"),
@@ -530,6 +533,54 @@ def test_null_divided_by_zero_is_null(dtype: pl.DataType) -> None:
         where = condition(text, struct_of(rows.schema), NOW_US)
         assert where is not None
         assert rows.filter(where).height == 1
+
+
+def _as_in_java(number: float, text: str) -> str:
+    """The text of a float in Java, from its fewest digits in Python."""
+    if not math.isfinite(number) or number == 0:
+        return text.replace("inf", "Infinity").replace("nan", "NaN")
+    sign, digits, _ = Decimal(text).as_tuple()
+    shown = "".join(map(str, digits)).rstrip("0")
+    exponent = Decimal(text).adjusted()
+    if -3 <= exponent < 7:
+        plain = format(Decimal(text), "f")
+        return plain if "." in plain else f"{plain}.0"
+    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent}"
+
+
+@given(st.floats(), st.floats(width=32))
+@example(12345678.0, 1e-5)
+@example(9999999.999999998, 0.0009999999310821295)
+@example(-1e23, -0.0)
+def test_floats_have_the_text_of_java(double: float, single: float) -> None:
+    short = str(np.float32(single))
+    rows = pl.DataFrame(
+        {
+            "f": double,
+            "g": pl.Series([single], dtype=pl.Float32),
+            "f_text": _as_in_java(double, repr(double)),
+            "g_text": _as_in_java(single, short),
+        }
+    )
+    for name, number, least in (("f", double, 1e-321), ("g", single, 1e-42)):
+        if number != 0 and abs(number) < least:
+            continue
+        for cast in ("CAST", "TRY_CAST"):
+            text = f"{name}_text = {cast}({name} AS STRING)"
+            where = condition(text, struct_of(rows.schema), NOW_US)
+            assert where is not None
+            assert rows.filter(where).height == 1, rows
+
+
+def test_try_cast_of_floats_to_text_loses_no_value(tmp_path: Path) -> None:
+    days = [dt.date(1, 1, 1), dt.date(2026, 1, 1)]
+    lakelog.write(tmp_path, pl.DataFrame({"g": [12345678.0, 1e-5], "s": ["", ""], "day": days}))
+    table = lakelog.open(tmp_path)
+    table.update({"s": "TRY_CAST(g AS STRING)"})
+    assert table.to_polars()["s"].to_list() == ["1.2345678E7", "1.0E-5"]
+    later = "TRY_CAST(date_add(day, 4000000) AS STRING)"
+    assert table.to_polars(f"{later} IN ('+10952-08-18', '+12977-08-18')").height == 2
+    assert table.delete(f"TRY_CAST(g AS STRING) IS NULL OR {later} IS NULL").num_deleted_rows == 0
 
 
 @pytest.mark.parametrize("divisor", ["10", "3D", "nullif(7, 0)", "abs(-100)", "0.1D"])

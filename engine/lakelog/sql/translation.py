@@ -192,6 +192,9 @@ class Translation:
         if is_text and value.is_literal:  # `cast` would refuse a literal that cannot be cast
             value = Value(value.expr, STRING)
         found = cast(value, type_, errors.append, exact=self.exact)
+        for limit in (error for error in errors if error.is_limit):
+            self.refuse_if(limit)
+        errors = [error for error in errors if not (error.is_limit or error.by_version)]
         if not errors:
             return found
         failed = pl.any_horizontal(error.condition.fill_null(value=False) for error in errors)

@@ -31,6 +31,8 @@ TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 MOST_DIGITS = 38
 _EXACT_DIGITS = 15  # decimals of so many digits are distinct as doubles
 _EXACT_FLOAT = 1 << 24
+_JAVA_DIGITS: Mapping[DataType, float] = {DOUBLE: 1e-321, FLOAT: 1e-42}
+"""Java writes smaller floats with two digits, even if one identifies them."""
 _NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
 
 
@@ -40,11 +42,14 @@ class UnsupportedExpressionError(Exception):
 
 @dataclass(frozen=True)
 class RowError:
-    """Rows for which a value is an error, and why; or only depends on the version of Spark."""
+    """Rows for which a value is an error, and why; or only depends on the version of Spark; or is
+    not computed, by a limit that Spark does not have (TRY_CAST is then an error, too).
+    """
 
     condition: pl.Expr
     reason: str
     by_version: bool = False
+    is_limit: bool = False
 
 
 Refuse = Callable[[RowError], None]
@@ -357,14 +362,39 @@ def _float_literal(number: decimal.Decimal, type_: DataType) -> Value:
 def _inexact_cast(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     expr = value.expr.str.strip_chars(_BLANKS) if value.type == STRING != type_ else value.expr
     if type_ == STRING and value.type in {DOUBLE, FLOAT}:
-        size = value.expr.abs()
-        is_long = size.is_finite() & (size > 0) & ~size.is_between(1e-3, 1e7, closed="left")
-        refuse(RowError(is_long, f"a {type_name(value.type)} that Spark writes with an exponent"))
-        return expr.cast(pl.String).str.replace("inf", "Infinity", literal=True)
+        return _float_to_text(value, refuse)
     found = expr.cast(contract.to_polars(type_), strict=False)
     what = f"a {type_name(value.type)} that cannot be cast to {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
+
+
+def _float_to_text(value: Value, refuse: Refuse) -> pl.Expr:
+    """The text of a float in Java (`Double.toString`): Polars has the same digits, the fewest that
+    identify the float, and another exponent.
+    """
+    size, text = value.expr.abs(), value.expr.cast(pl.String)
+    reason = f"a {type_name(value.type)} so near to 0 that Java writes other digits"
+    refuse(RowError((size > 0) & (size < _JAVA_DIGITS[value.type]), reason, is_limit=True))
+    has_exponent = size.is_finite() & (size > 0) & ~size.is_between(1e-3, 1e7, closed="left")
+    parts = pl.when(has_exponent).then(text).str.split_exact("e", 1).struct
+    number, shift = parts.field("field_0"), parts.field("field_1")
+    digits = number.str.replace_all("[-.]", "")
+    first = digits.str.strip_chars_start("0")
+    zeros = digits.str.len_chars().cast(pl.Int32) - first.str.len_chars().cast(pl.Int32)
+    point = number.str.strip_chars_start("-").str.find(".", literal=True).cast(pl.Int32)
+    before = pl.coalesce(point, digits.str.len_chars().cast(pl.Int32))
+    exponent = shift.cast(pl.Int32).fill_null(0) + before - 1 - zeros
+    rest = first.str.slice(1).str.strip_chars_end("0")
+    written = pl.concat_str(
+        pl.when(value.expr < 0).then(pl.lit("-")).otherwise(pl.lit("")),
+        first.str.slice(0, 1),
+        pl.lit("."),
+        pl.when(rest == "").then(pl.lit("0")).otherwise(rest),
+        pl.lit("E"),
+        exponent.cast(pl.String),
+    )
+    return pl.coalesce(written, text.str.replace("inf", "Infinity", literal=True))
 
 
 def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
