@@ -8,11 +8,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import lakelog
 from lakelog import InvalidInputError, InvalidPropertyError, Table, UnsupportedFeatureError
 from lakelog.dialects.indextables import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.transaction.action_buffer import COOLDOWN_PROPERTY, cooldown_ms
+from tests.dialects.indextables.writing import PROTOCOL, add, metadata, skip
+from tests.dialects.indextables.writing import Log as IndexTablesLog
 from tests.transaction.tables import NOW_MS, append, location, new_table, open_with_rules
 
 HOUR_MS = 3_600_000
@@ -53,6 +56,35 @@ def test_skip_count_increases_also_after_a_concurrent_skip(table: Table) -> None
     second.commit()
     skips = table.snapshot().skips().collect().sort("path")
     assert skips["skipCount"].to_list() == [2, 1]
+
+
+def test_later_record_neither_lowers_the_count_nor_ends_the_cooldown(tmp_path: Path) -> None:
+    log = IndexTablesLog(tmp_path)
+    log.commit(0, [PROTOCOL, metadata(), add("a")])
+    log.commit(1, [skip("a", skipCount=7, retryAfter=NOW_MS + HOUR_MS)])
+    log.commit(2, [skip("a", skipCount=3, reason="later")])
+
+    def found() -> tuple[object, ...]:
+        snapshot = at(lakelog.open(tmp_path, upkeep=False), NOW_MS).snapshot()
+        assert snapshot.in_cooldown("a")
+        return snapshot.skips().select("skipReason", "skipCount", "retryAfter").collect().row(0)
+
+    assert found() == ("later", 7, NOW_MS + HOUR_MS)
+    lakelog.open(tmp_path, upkeep=False).checkpoint()
+    assert found() == ("later", 7, NOW_MS + HOUR_MS)
+    with lakelog.open(tmp_path, upkeep=False).transaction() as tx:
+        tx.skip(path="a", reason="x")
+    assert found()[1] == 8
+
+
+def test_highest_count_is_not_exceeded(tmp_path: Path) -> None:
+    log = IndexTablesLog(tmp_path)
+    log.commit(0, [PROTOCOL, metadata(), add("a")])
+    log.commit(1, [skip("a", skipCount=(1 << 31) - 1)])
+    with lakelog.open(tmp_path, upkeep=False).transaction() as tx:
+        tx.skip(path="a", reason="x")
+    rows = lakelog.open(tmp_path).actions().filter(pl.col("actionType") == "mergeskip").collect()
+    assert rows["skipCount"].to_list() == [(1 << 31) - 1] * 2
 
 
 def test_file_is_excluded_until_its_cooldown_has_passed(table: Table) -> None:

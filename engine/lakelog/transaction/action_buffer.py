@@ -43,6 +43,7 @@ COOLDOWN_PROPERTY = "spark.indextables.skippedFiles.cooldownDuration"
 _DEFAULT_COOLDOWN_MS = 24 * 3_600_000
 
 _HOUR_MS = 3_600_000
+_MOST_SKIPS = (1 << 31) - 1
 
 
 def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
@@ -75,7 +76,7 @@ def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -
 
 
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Set missing counts of ``mergeskip`` rows to the file's last count plus one."""
+    """Set missing counts of ``mergeskip`` rows to the file's highest count plus one, if it fits."""
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)
     known = actions.conform(
@@ -86,8 +87,8 @@ def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
     )
     joined = rows.select("path").join(last, on="path", how="left", maintain_order="left")
     count = actions.conform(rows, ("skipCount",))["skipCount"]
-    following = joined["__last"].fill_null(0) + 1
-    count = count.zip_with(count.is_not_null(), following.cast(pl.Int32))
+    following = joined["__last"].fill_null(0).clip(upper_bound=_MOST_SKIPS - 1) + 1
+    count = count.zip_with(count.is_not_null(), following)
     return actions.concat([meta.filter(~is_skip), rows.with_columns(count.alias("skipCount"))])
 
 
