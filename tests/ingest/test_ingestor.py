@@ -24,6 +24,7 @@ from lakelog.errors import (
     StreamMismatchError,
     UnsupportedFeatureError,
 )
+from lakelog.ingest import committer
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
@@ -403,6 +404,28 @@ def test_missing_or_damaged_state_file_raises_corruption_error(
         quiet(table, directory)
     state.write_bytes(text)
     quiet(table, directory).close()
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_ingestor_opens_while_another_writer_renames_a_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    lakelog.create(tmp_path / "t", {"id": pl.Int64, "a": pl.Int64}, configuration=mapped)
+    table, real = lakelog.open(tmp_path / "t"), committer._require_writable
+    names = ["b", "c"]
+
+    def meanwhile(*args: Any) -> None:
+        if names:
+            column = table.snapshot().schema.names[1]
+            lakelog.open(tmp_path / "t").alter.rename_column(column, names.pop(0))
+        real(*args)
+
+    monkeypatch.setattr(committer, "_require_writable", meanwhile)
+    with lakelog.Ingestor(table, tmp_path / "ingest", key=key) as ingestor:
+        ingestor.write({"id": 1, "c": 2})
+        ingestor.flush()
+    assert table.to_polars().rows() == [(1, 2)]
 
 
 def test_unsupported_table_raises_when_the_ingestor_is_opened(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,6 +49,7 @@ from lakelog.ingest.state import (
     follows,
     read_state,
 )
+from lakelog.log.context import list_again
 from lakelog.model.contract import Struct, column_named, field_named
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
@@ -545,7 +547,36 @@ def _in_order(codecs: Codecs, records: Records, deleted: str) -> pl.DataFrame:
     return pl.concat(parts, how="diagonal").sort(order, maintain_order=True).drop(order)
 
 
-def require_writable(table: Table, state: IngestState) -> None:
+def new_state(table: Table, key: tuple[str, ...]) -> tuple[IngestState, Snapshot]:
+    """The state of a new directory, and the version of the table that it follows."""
+    tried = table.snapshot()
+
+    def attempt() -> tuple[IngestState, Snapshot]:
+        nonlocal tried
+        tried = table.snapshot()
+        metadata = tried.metadata
+        for name in key:
+            if name not in metadata.schema.names:
+                raise InvalidInputError(
+                    f"the table has no key column {name!r}",
+                    path=table.path,
+                    column=name,
+                    expected=", ".join(metadata.schema.names),
+                    found=name,
+                )
+        stream = f"lakelog-ingest-{uuid.uuid4()}"
+        state = IngestState(stream, metadata.id, key, Struct(()), ())
+        state = state.following(tried.table_configuration)
+        _require_writable(table, state)
+        return state, tried
+
+    # The check of the rows reads the latest version, in which a column may have another name.
+    return list_again(
+        attempt, lambda _: table.snapshot().metadata != tried.metadata, (InvalidInputError,)
+    )
+
+
+def _require_writable(table: Table, state: IngestState) -> None:
     """Refuse a table to which such rows cannot be written, before one is acknowledged."""
     codec = Codecs.of(state).rows
     nothing = pl.DataFrame(codec.empty())

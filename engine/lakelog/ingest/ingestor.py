@@ -29,9 +29,9 @@ from lakelog.ingest.committer import (
     Committer,
     is_fatal,
     lost_between_parts,
+    new_state,
     pending_rows,
     refusal,
-    require_writable,
 )
 from lakelog.ingest.joined_records import JoinedRecords
 from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Position, Record, with_position
@@ -51,7 +51,6 @@ from lakelog.input_validation import (
     require_seconds,
     require_text,
 )
-from lakelog.model.contract import Struct
 from lakelog.table import Table
 from lakelog.table_functions import open as open_table
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
@@ -240,20 +239,7 @@ class Ingestor(Closing):
                 raise
             return state, None
         if state is None:
-            metadata = snapshot.metadata
-            for name in key or ():
-                if name not in metadata.schema.names:
-                    raise InvalidInputError(
-                        f"the table has no key column {name!r}",
-                        path=self._table.path,
-                        column=name,
-                        expected=", ".join(metadata.schema.names),
-                        found=name,
-                    )
-            state = IngestState(
-                f"lakelog-ingest-{uuid.uuid4()}", metadata.id, key or (), Struct(()), ()
-            ).following(snapshot.table_configuration)
-            require_writable(self._table, state)
+            state, snapshot = new_state(self._table, key or ())
             self._directory.publish(state)
         return state, snapshot
 
