@@ -153,9 +153,22 @@ def local_path(path: str | bytes | os.PathLike[Any]) -> str:
     return os.path.expanduser(os.fsdecode(path))
 
 
+def absolute_path(path: str) -> str:
+    """A local path from the root; refuses a relative one if the working directory was deleted."""
+    try:
+        # With "..", by the system: a link may be before it.
+        return os.path.realpath(path) if ".." in path.split(os.sep) else os.path.abspath(path)
+    except FileNotFoundError as cause:
+        raise InvalidInputError(
+            "the location is relative to the working directory, which was deleted",
+            path=path,
+            expected="an absolute path, or an existing working directory",
+        ) from cause
+
+
 def require_folder(path: str, expected: str, hint: str) -> None:
     """Refuse a local path that is a file, or below one."""
-    above = os.path.abspath(path)
+    above = absolute_path(path)
     while not os.path.lexists(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
     if os.path.isfile(above):

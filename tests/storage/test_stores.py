@@ -346,9 +346,10 @@ def test_relative_path_in_a_deleted_working_directory_is_refused(
     deleted.mkdir()
     monkeypatch.chdir(deleted)
     deleted.rmdir()
-    with pytest.raises(InvalidInputError, match="working directory") as refused:
-        lakelog.open("t")
-    assert refused.value.path == "t"
+    for call in (lakelog.open, lakelog.WriteAheadLog):
+        with pytest.raises(InvalidInputError, match="working directory") as refused:
+            call("t")
+        assert refused.value.path == "t"
 
 
 def test_an_empty_location_is_refused() -> None:

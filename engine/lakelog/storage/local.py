@@ -19,12 +19,12 @@ from typing import BinaryIO
 
 from lakelog.errors import (
     ExternalPathError,
-    InvalidInputError,
     LakelogError,
     NotFoundError,
     NotRegularFileError,
     UnavailableError,
 )
+from lakelog.input_validation import absolute_path
 from lakelog.storage.base import (
     Deleted,
     FileEntry,
@@ -66,7 +66,7 @@ class LocalStore:
 
     def __init__(self, root: str) -> None:
         self._given = root
-        self._root = _absolute(root)
+        self._root = absolute_path(root)
         self._writer = DurableWriter(self._root)
 
     @property
@@ -302,19 +302,6 @@ class LocalStore:
                     raise _unavailable(at, cause) from cause
                 unreadable.append(_unavailable(at, cause))
         yield TreePart(part.files, links, unreadable)
-
-
-def _absolute(root: str) -> str:
-    try:
-        # With "..", by the system: a link may be before it.
-        parts = root.split(os.sep)
-        return os.path.realpath(root) if ".." in parts else os.path.abspath(root)
-    except FileNotFoundError as cause:
-        raise InvalidInputError(
-            "the location is relative to the working directory, which was deleted",
-            path=root,
-            expected="an absolute path, or an existing working directory",
-        ) from cause
 
 
 def _below(path: str, below: str) -> str | None:

@@ -37,7 +37,13 @@ from lakelog.errors import (
     NotFoundError,
     UnavailableError,
 )
-from lakelog.input_validation import is_unicode, local_path, require_folder, require_path
+from lakelog.input_validation import (
+    absolute_path,
+    is_unicode,
+    local_path,
+    require_folder,
+    require_path,
+)
 
 
 class Closing(Displayed, ABC):
@@ -125,7 +131,7 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
             expected="the path of a directory",
             found=repr(name),
         )
-    path = os.path.abspath(local_path(name))
+    path = absolute_path(local_path(name))
     require_folder(
         path,
         "a directory, or a path where one can be created",
