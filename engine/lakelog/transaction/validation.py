@@ -100,6 +100,9 @@ def _check_identity(new: Metadata, old: Metadata | None, provider: str) -> None:
 
 
 def _schema(metadata: Metadata) -> contract.Struct:
+    hint = "pass the schema as Spark StructType JSON"
+    if metadata.schema_string is None:  # readers take it as one without columns
+        raise InvalidMetadataError("the metadata has no schema", path="schemaString", hint=hint)
     try:
         return metadata.schema
     except CorruptionError as cause:
@@ -108,7 +111,7 @@ def _schema(metadata: Metadata) -> contract.Struct:
             path="schemaString",
             expected=cause.expected,
             found=cause.found,
-            hint="pass the schema as Spark StructType JSON",
+            hint=hint,
         ) from cause
 
 
