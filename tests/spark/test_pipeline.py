@@ -6,6 +6,7 @@ Compaction with concurrent writers and with faults is tested in `test_pipeline_c
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from lakelog.spark.pipeline import pipeline as running
 from lakelog.spark.pipeline.ingest import ingest, named, parsed
 from lakelog.spark.pipeline.upkeep import list_table
 from tests.maintenance.logs import deny
+from tests.spark.configured import configured
 from tests.spark.pipeline_side import Side, live, on_disk, small_files, some_rows
 
 COLUMNS = "id bigint, at timestamp, who string"
@@ -354,6 +356,59 @@ def test_a_value_of_csv_that_spark_would_change_is_refused(
     found = error.value
     assert (found.column, found.found, found.expected) == (column, text, type_)
     assert str(found.path).endswith("b.csv")
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "options"),
+    [
+        ("csv", "123,4\n67", {}),
+        ("csv", "123,4\n67,bad\n", {}),
+        ("json", '[{"id": 1, "n": 2}, {"id": 3, "n": "bad"}]', {"multiLine": True}),
+        ("xml", "<r><row><id>1</id><n>bad</n></row></r>", {"rowTag": "row"}),
+    ],
+    ids=["short csv", "csv", "multiLine", "xml"],
+)
+def test_a_record_is_checked_whole_if_some_of_its_columns_are_selected(
+    spark: Any, tmp_path: Path, form: str, text: str, options: dict[str, Any]
+) -> None:
+    (tmp_path / f"a.{form}").write_text(text)
+    source = Ingest(
+        mode="batch",
+        batch_id=1,
+        format=form,
+        path=f"{tmp_path}/a.{form}",
+        schema="id bigint, n bigint",
+        options=options,
+        select=["id"],
+    )
+    target = Target(path=f"{tmp_path}/t", create=True)
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        Pipeline("records", target, ingest=source).run(spark)
+    assert lakelog.open(tmp_path / "t").to_polars().is_empty()
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_truncated_file_is_refused_whatever_the_session_ignores(
+    spark: Any, tmp_path: Path, form: str
+) -> None:
+    rows = pl.DataFrame({"id": pl.int_range(20_000, eager=True).shuffle(1)})
+    if form == "parquet":
+        rows.write_parquet(tmp_path / "a.parquet")
+    else:
+        whole = gzip.compress(
+            rows.write_ndjson().encode()
+            if form == "json"
+            else rows.write_csv(include_header=False).encode()
+        )
+        (tmp_path / f"a.{form}.gz").write_bytes(whole)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    source = Ingest(mode="batch", batch_id=1, format=form, path=str(path), schema="id bigint")
+    target = Target(path=f"{tmp_path}/t", create=True)
+    ignored = {"spark.sql.files.ignoreCorruptFiles": "true"}
+    with configured(spark, ignored), pytest.raises(Exception, match="FAILED_READ_FILE"):
+        Pipeline("records", target, ingest=source).run(spark)
+    assert lakelog.open(tmp_path / "t").to_polars().is_empty()
 
 
 def test_values_of_csv_that_fit_are_read(either: Any, tmp_path: Path) -> None:

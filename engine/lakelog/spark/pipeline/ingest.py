@@ -172,7 +172,7 @@ def _checked(records: Any, schema: Any, options: Mapping[str, str]) -> Any:
     file = records.metadataColumn("_metadata")["file_path"]
 
     def value(field: Any, fits: Any) -> Any:
-        text = records[f"`{field.name.replace('`', '``')}`"]
+        text = records[_quoted(field.name)]
         type_ = field.dataType.simpleString()
         read = sql.from_csv(text, f"v {type_}", single)["v"]
         shown = text.substr(1, _SHOWN).alias("text")
@@ -357,7 +357,8 @@ _BATCH_ONLY = ("parquet", "orc", "avro")
 _HINTS = {
     "batch": "fix the line, or move the file away, and run the step again",
     # The batch is already planned, with the names of its files.
-    "available_now": "fix the line, or replace the file by an empty one, and run the step again",
+    "available_now": "fix the line, or replace the file by an empty one, and run the step again; a "
+    "planned file that is moved away is never read",
 }
 
 
@@ -448,16 +449,39 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
             options = _failfast(options)
         if schema is not None:
             reader = reader.schema(_unconverted(schema, options) if form == "csv" else schema)
-    reader = reader.options(**options)
+    reader = reader.options(**_strict_files(options))
     paths = list(step.path)
     where = () if not paths else (paths if len(paths) > 1 else paths[0],)
     frame = reader.load(*where)
     if lines:
         assert schema is not None, "[ingest] columns of files must not be specified"
         frame = parsed(frame, schema, options)
-    elif form == "csv":
+    elif form in _TEXTS:
+        frame = _read_whole(frame)
+    if form == "csv":
         frame = _checked(frame, schema, options)
     return frame.selectExpr(*step.select) if step.select else frame
+
+
+def _strict_files(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with which a file that is damaged or missing fails the job, whatever the session's
+    settings are, unless the section sets others.
+    """
+    given = {name.lower() for name in options}
+    strict = ("ignoreCorruptFiles", "ignoreMissingFiles")
+    return {**options, **{name: "false" for name in strict if name.lower() not in given}}
+
+
+def _read_whole(records: Any) -> Any:
+    """Records with a filter that is always true: Spark reads only the columns that a query uses,
+    and finds malformed records by the columns that it reads.
+    """
+    there = ", ".join(f"isnull({_quoted(name)})" for name in records.columns)
+    return records.where(f"pmod(hash({there}), 2) < 2")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _is_on(options: Mapping[str, str], name: str) -> bool:
