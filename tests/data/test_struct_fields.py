@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -471,8 +472,9 @@ def test_not_null_fields_that_the_source_lacks_are_kept_or_refused(tmp_path: Pat
     inside = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])
     schema = pa.schema([("k", pa.int64()), ("s", inside)])
     rows = pa.table({"k": [1, 2], "s": [{"a": 1, "b": 10}, None]}, schema)
-    table = lakelog.create(tmp_path, contract.from_arrow(schema), upkeep=False)
-    table.append(rows)
+    deltalake.write_deltalake(tmp_path, rows)
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert table.snapshot().schema == contract.from_arrow(schema)
     table.merge(LESS, on="k", schema_mode="merge").when_matched_update_all().execute()
     expected = {1: {"a": 100, "b": 10}, 2: None}
     assert dict(table.to_polars().rows()) == expected
@@ -570,13 +572,12 @@ def test_null_elements_with_required_fields_are_kept_by_every_change(
 @pytest.mark.parametrize(
     ("type_", "old", "new"),
     [
-        (REQUIRED, {"b": 1}, None),
         (pa.list_(REQUIRED), [{"b": 1}], [None]),
         (pa.map_(pa.string(), REQUIRED), [("k", {"b": 1})], [("k", None)]),
     ],
-    ids=["struct", "element", "value"],
+    ids=["element", "value"],
 )
-def test_structs_with_required_fields_may_become_null(
+def test_structs_with_required_fields_inside_lists_and_maps_may_become_null(
     tmp_path: Path, type_: pa.DataType, old: Any, new: Any, vectors: str
 ) -> None:
     rows = pa.table({"id": [1, 2], "x": pa.array([old, old], type_)})
@@ -593,7 +594,38 @@ def test_structs_with_required_fields_may_become_null(
 def test_null_structs_with_required_fields_and_metadata_are_written(tmp_path: Path) -> None:
     type_ = pa.struct([pa.field("b", pa.int64(), nullable=False, metadata={"k": "v"})])
     values = pa.array([{"b": 1}, None], type_)
-    rows = pa.table({"s": values, "l": pa.ListArray.from_arrays([0, 2, 2], values)})
+    rows = pa.table({"l": pa.ListArray.from_arrays([0, 2, 2], values)})
     for number, given in enumerate([rows, rows.to_reader(), rows.to_batches()]):
         lakelog.write(tmp_path / str(number), given)
         assert lakelog.open(tmp_path / str(number)).to_arrow().to_pylist() == rows.to_pylist()
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_null_structs_with_required_fields_are_refused_and_those_of_others_kept(
+    tmp_path: Path, vectors: str
+) -> None:
+    outer = pa.struct([pa.field("s", REQUIRED)])
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", REQUIRED), ("o", outer)])
+    one = {"s": {"b": 1}}
+    rows = [{"id": 1, "v": 1, "s": {"b": 1}, "o": one}, {"id": 2, "v": 1, "s": None, "o": None}]
+    deltalake.write_deltalake(tmp_path, pa.Table.from_pylist(rows, schema))
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.alter.set_properties({"delta.enableDeletionVectors": vectors})
+    given: list[dict[str, Any]] = [
+        {"id": 3, "v": 3, "o": one},
+        {"id": 3, "v": 3, "s": None, "o": one},
+        {"id": 3, "v": 3, "s": {"b": 1}, "o": {"s": None}},
+    ]
+    for row, name in zip(given, ["s.b", "s.b", "o.s.b"], strict=True):
+        source = pa.Table.from_pylist([row], pa.schema([schema.field(key) for key in row]))
+        for change in (table.append, table.overwrite, lambda rows: table.upsert(rows, "id")):
+            with pytest.raises(InvalidInputError, match="is NOT NULL, and the struct") as refused:
+                change(source)
+            assert refused.value.column == name
+    with pytest.raises(InvalidInputError, match=r"'s\.b' is NOT NULL, and the struct 's'"):
+        table.update({"s": None}, "id = 1")
+    table.update({"v": "v + 1"})
+    table.merge(pl.DataFrame({"id": [2]}), "id").when_matched_update({"v": "9"}).execute()
+    table.compact(order_by="id")
+    kept = [{**rows[0], "v": 2}, {**rows[1], "v": 9}]
+    assert table.to_arrow().sort_by("id").to_pylist() == kept

@@ -59,7 +59,7 @@ def test_columns_of_a_new_table_are_not_null_where_those_of_an_arrow_table_are(
 ) -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", inner)])
-    rows = pa.table([[1, 2], [{"x": 1, "y": 2}, None]], schema=schema)
+    rows = pa.table([[1, 2], [{"x": 1, "y": 2}, {"x": 3, "y": None}]], schema=schema)
     asked: list[tuple[Any, Any]] = [
         (rows, None),
         (rows.to_reader(), None),

@@ -38,6 +38,7 @@ from lakelog.arrow_arrays import as_int64, as_lists, nulls_of, numbers_of, unsli
 from lakelog.data.columns import FIELD_ID
 from lakelog.data.pandas_frames import OF_INDEX, WITHOUT_INDEX, of_pandas
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
+from lakelog.display import path_text
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
 from lakelog.model.contract import (
@@ -224,7 +225,9 @@ def unknown_column(given: pa.Field, known: Struct) -> InvalidInputError:
 
 
 class Conform:
-    """Brings rows under a schema; with `rules`, computes and checks values of new rows."""
+    """Brings rows under a schema; with `rules`, computes and checks values of new rows. Of rows
+    that the table may have, null structs with NOT NULL fields are kept unless they are `new`.
+    """
 
     def __init__(
         self,
@@ -232,7 +235,10 @@ class Conform:
         partition_columns: Sequence[str] = (),
         rules: RowRules | None = None,
         identities: IdentityValues | None = None,
+        *,
+        new: bool = False,
     ) -> None:
+        self._is_new = new or rules is not None
         self._rules, self._identities = rules, identities
         self._now_us = time.time_ns() // 1000 if rules is None else rules.now_us
         generated = () if rules is None else rules.generated
@@ -269,7 +275,12 @@ class Conform:
             for column in self._columns
         ]
         table = pa.Table.from_arrays(columns, schema=self.schema)
-        return table if self._rules is None else self._ruled(table, self._rules, positions)
+        if self._rules is not None:
+            table = self._ruled(table, self._rules, positions)
+        if self._is_new:
+            for values, column in zip(table.columns, self._columns, strict=True):
+                _check_null_structs(values, column.type, (column.name,))
+        return table
 
     def _ruled(self, table: pa.Table, rules: RowRules, given: Mapping[str, int]) -> pa.Table:
         """The rows with generated values, checked."""
@@ -541,6 +552,39 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         if not pc.all(same).as_py() and len(array) > array.null_count:
             raise pa.ArrowInvalid("a number has more digits than a float can represent")
     return cast
+
+
+def _check_null_structs(values: pa.ChunkedArray, type_: DataType, path: tuple[str, ...]) -> None:
+    """Refuse null structs that have NOT NULL fields, outside of lists and maps. Delta on Spark
+    reads such a field as null, and could not write the row again.
+
+    Source: Delta Lake, Invariants.getFromSchema, which does not go into lists and maps.
+    """
+    if not isinstance(type_, Struct) or (required := _required_field(type_, path)) is None:
+        return
+    if values.null_count:
+        name, struct = path_text(required), path_text(path)
+        raise InvalidInputError(
+            f"the column {name!r} is NOT NULL, and the struct {struct!r} around it is null",
+            column=name,
+            expected="no null structs, as Delta on Spark could not write these rows again",
+            found=f"{values.null_count} nulls",
+            hint="give a value, or allow nulls in the field: alter.set_nullable, or a nullable "
+            "field in the schema of a new table",
+        )
+    for index, field in enumerate(type_.fields):
+        _check_null_structs(pc.struct_field(values, [index]), field.type, (*path, field.name))
+
+
+def _required_field(type_: Struct, path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The path of the first NOT NULL field, outside of lists and maps."""
+    for field in type_.fields:
+        here = (*path, field.name)
+        if not field.nullable:
+            return here
+        if isinstance(field.type, Struct) and (found := _required_field(field.type, here)):
+            return found
+    return None
 
 
 def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:

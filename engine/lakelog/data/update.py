@@ -176,7 +176,7 @@ class Assignments:
                 self._expressions[field.name] = expr
                 self._roots |= set(expr.meta.root_names())
         self._changed = [field for field in schema.fields if field.name in self._expressions]
-        self._conform = Conform(self._changed, partition_columns)
+        self._conform = Conform(self._changed, partition_columns, new=True)
         # A wrong type is reported before a row is read.
         self.values(empty)
 

@@ -148,7 +148,7 @@ class RowCodec:
     ) -> None:
         self.schema, self.rules = schema, rules
         self._key, self._partition_columns = tuple(key), partition_columns
-        self._conform = Conform(schema.fields, partition_columns)
+        self._conform = Conform(schema.fields, partition_columns, new=True)
         self._new_rows: dict[frozenset[str], Conform] = {}
         self._stored_rows: dict[frozenset[str], Conform] = {}
         self._identities = frozenset(() if rules is None else (i.column for i in rules.identities))
@@ -533,8 +533,6 @@ class RowCodec:
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         omitted = self.computed.difference(rows.column_names)
-        if not omitted:
-            return self._conform.table(rows)
         if omitted not in self._stored_rows:
             self._stored_rows[omitted] = Conform(self._without(omitted), self._partition_columns)
         return self._stored_rows[omitted].table(rows)
