@@ -575,8 +575,8 @@ class Table:
             matching change are not read. The order is undefined.
 
         Raises:
-            InvalidInputError: The range is empty, or starts at a time after the last commit; an
-                argument is invalid.
+            InvalidInputError: `start` is after `end`, or after the last commit; an argument is
+                invalid. Two times without a commit in between have no rows.
             VersionNotFoundError: Commits of the range are no longer in the log (on collect), or
                 `end` cannot be read, or is after the latest version.
             UnsupportedFeatureError: As `Snapshot.scan`; the table has a column with one of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,22 @@ def test_times_bound_the_range_like_versions(tmp_path: Path) -> None:
     assert {c[3] for c in changed(table.changes("2020-01-01"))} == {1, 2, 3}
     with pytest.raises(InvalidInputError, match="no commit was made"):
         table.changes("2199-01-01")
+
+
+def test_times_without_a_commit_in_between_have_no_changes(tmp_path: Path) -> None:
+    table = new_table(tmp_path, {"delta.enableInCommitTimestamps": "true"})
+    table.append(rows(1))
+    time.sleep(0.05)
+    table.append(rows(2))
+    (at,) = table.history().filter(pl.col("version") == 1)["timestamp"]
+    start, end = (at + dt.timedelta(milliseconds=n) for n in (10, 20))
+    for since, until in ((start, end), (str(start), str(end)), (start, start)):
+        found = table.changes(since, until).collect()
+        assert found.schema == table.changes(0).collect_schema()
+        assert found.is_empty()
+    for since, until in ((end, start), (2, start), (2, 1)):
+        with pytest.raises(InvalidInputError, match="range of versions is empty"):
+            table.changes(since, until)
 
 
 def test_columns_added_and_renamed_in_the_range_have_the_last_schema(tmp_path: Path) -> None:

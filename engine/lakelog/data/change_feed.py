@@ -96,13 +96,8 @@ def changes(
     """The changes of a range of commits; see `lakelog.table.Table.changes`."""
     first, last = change_range(log, open_version, start, end)
     snapshot = open_version(last)
-    if first > snapshot.version:
-        raise InvalidInputError(
-            "the range of versions is empty",
-            path=log.table,
-            expected=f"0 <= start <= end, at most {snapshot.version}",
-            found=f"start={first}, end={snapshot.version}",
-        )
+    if last is None and first > snapshot.version:
+        raise _empty_range(log, first, snapshot.version)
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
     predicate = condition(where, schema, log.clock() * 1000)
@@ -112,9 +107,26 @@ def changes(
 def change_range(
     log: Log, open_version: Open, start: int | Timestamp, end: int | Timestamp | None
 ) -> tuple[int, int | None]:
-    """The first and the last version of a range; None is the latest."""
+    """The first and the last version of a range; None is the latest. Of two times without a commit
+    in between, the first version is after the last.
+    """
     first = _version(log, open_version, start, is_start=True)
-    return first, None if end is None else _version(log, open_version, end, is_start=False)
+    if end is None:
+        return first, None
+    last = _version(log, open_version, end, is_start=False)
+    are_times = not isinstance(start, int) and not isinstance(end, int)
+    if first > last and not (are_times and to_ms(start) <= to_ms(end)):
+        raise _empty_range(log, first, last)
+    return first, last
+
+
+def _empty_range(log: Log, first: int, last: int) -> InvalidInputError:
+    return InvalidInputError(
+        "the range of versions is empty",
+        path=log.table,
+        expected=f"0 <= start <= end, at most {last}",
+        found=f"start={first}, end={last}",
+    )
 
 
 def change_schema(snapshot: LogSnapshot) -> contract.Struct:
@@ -219,6 +231,8 @@ class _Feed:
         self, columns: Sequence[str], where: pl.Expr | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """The changes, chunk by chunk of commits."""
+        if self.start > self.snapshot.version:
+            return
         derived = self.plan.select(columns)
         kinds = tuple(n for n in derived.partition_columns if n != CHANGE_TYPE)
         stored = replace(derived, partition_columns=kinds)

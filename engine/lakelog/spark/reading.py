@@ -269,6 +269,8 @@ def share_versions(start: int, end: int, tasks: int) -> list[tuple[int, int]]:
     """A range of versions as ranges of about the same number of commits, for this many tasks."""
     count = end - start + 1
     shares = min(count, tasks * _TASKS_PER_CORE)
+    if not shares:  # times without a commit in between
+        return []
     begins = [start + count * n // shares for n in range(shares + 1)]
     return [(a, b - 1) for a, b in pairwise(begins)]
 
