@@ -846,7 +846,7 @@ class Table:
 
         Returns:
             The version, and the rows and files deleted, copied and marked. Where no row matches,
-            nothing is committed.
+            nothing is committed, except for `app_version`.
 
         Raises:
             InvalidInputError: `where` is not a row-wise condition over the table's columns, or
@@ -904,7 +904,7 @@ class Table:
 
         Returns:
             The version, and the rows and files updated, copied and marked. Where no row matches,
-            nothing is committed.
+            nothing is committed, except for `app_version`.
 
         Raises:
             InvalidInputError: As `delete`; or a column is unknown, an expression is not row-wise or

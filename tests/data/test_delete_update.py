@@ -18,6 +18,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import ConflictError, Table
+from lakelog.data.row_commit import WriteReport
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -257,6 +258,29 @@ def test_delete_of_all_rows_needs_an_explicit_argument(tmp_path: Path, where: An
         table.delete()  # type: ignore[call-arg]
     assert table.delete(where).num_deleted_rows == ROWS.height
     assert ids(table) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table, app: table.delete("id = 99", **app),
+        lambda table, app: table.update({"id": 98}, "id = 99", **app),
+        lambda table, app: (
+            table.merge(pl.DataFrame({"id": [99]}), "id", **app).when_matched_delete().execute()
+        ),
+    ],
+    ids=["delete", "update", "merge"],
+)
+def test_an_application_version_is_recorded_if_no_row_changes(
+    tmp_path: Path, change: Callable[[Table, dict[str, Any]], WriteReport]
+) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1]}))
+    table = lakelog.open(tmp_path, upkeep=False)
+    app = {"app_id": "job", "app_version": 1}
+    assert change(table, app).version == 1
+    table.append(pl.DataFrame({"id": [99]}))
+    assert change(table, app).duplicate
+    assert change(table, {}).version == 3
 
 
 def test_nothing_is_committed_if_no_row_matches(tmp_path: Path) -> None:

@@ -709,3 +709,14 @@ def test_calls_of_an_upsert_grow_linearly_with_the_columns(tmp_path: Path) -> No
 
     calls(2)  # imports
     assert calls(160) < 6 * calls(40)
+
+
+def test_columns_of_the_source_are_added_also_if_no_row_changes(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"key": ["A"]}))
+    table = lakelog.open(tmp_path, upkeep=False)
+    source = pl.DataFrame({"key": ["B"], "value": [4]})
+    merge = table.merge(source, "key", schema_mode="merge").when_matched_update_all()
+    assert merge.execute().version == 1
+    assert table.to_polars().to_dict(as_series=False) == {"key": ["A"], "value": [None]}
+    merge = table.merge(source, "key", schema_mode="merge").when_matched_update_all()
+    assert merge.execute().version is None

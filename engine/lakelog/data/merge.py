@@ -192,7 +192,7 @@ class Merge:
 
         Returns:
             The version, and the rows inserted (`num_rows`), updated, deleted and copied. Where no
-            row changes, nothing is committed. In a transaction the version is None.
+            row changes, nothing is committed, except for new columns and `app_version`. In a transaction the version is None.
 
         Raises:
             InvalidInputError: No clause was given, or the merge ran before; a clause names an
@@ -260,8 +260,6 @@ class Merge:
             for rows in change.inserted():
                 rewriter.insert(rows)
             done = rewriter.finish()
-        if done.is_nothing:
-            return WriteReport(None)
         commit.metrics |= _metrics(done, source.height)
         return commit.commit(done.report())
 

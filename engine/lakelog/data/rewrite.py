@@ -649,11 +649,6 @@ class Rewritten:
     inserted: int
 
     @property
-    def is_nothing(self) -> bool:
-        """Whether no action was added to the transaction."""
-        return not self.files.height and not self.removed_files.height
-
-    @property
     def num_removed_files(self) -> int:
         """Number of data files that no longer exist in the table."""
         return self.removed_files.height - self.again.height

@@ -115,8 +115,6 @@ def _run(
             rewriter.change(unsettled)
             rewriter.remove(whole)
         done = rewriter.finish()
-    if done.is_nothing:
-        return WriteReport(None)
     metrics = done.metrics()
     if change.updates:
         metrics["numUpdatedRows"] = done.updated
