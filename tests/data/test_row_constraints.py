@@ -399,6 +399,18 @@ def test_generated_column_with_the_name_of_a_column_in_double_quotes_raises(tmp_
         table.append(pl.DataFrame({'Na"me': ["a"]}))
 
 
+@pytest.mark.parametrize("text", ["CAST(id AS SMALLINT)", "7"])
+def test_new_generated_column_has_the_type_of_its_expression(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInputError, match="'g' has another type than the column"):
+        new_table(tmp_path / "new", Field("id", LONG), computed("g", text), by=())
+    table = new_table(tmp_path / "t", Field("id", LONG), by=())
+    with pytest.raises(InvalidInputError, match="'g' has another type than the column"):
+        table.alter.add_columns(Struct((computed("g", text),)))
+    there = foreign_table(tmp_path / "other", Field("id", LONG), computed("g", text))
+    there.append(pl.DataFrame({"id": [7]}))
+    assert rows(there) == [(7, 7)]
+
+
 @pytest.mark.parametrize("text", ["id * 1.5", "hash(id)"], ids=["another type", "unsupported"])
 def test_invalid_expression_of_a_generated_column_raises(tmp_path: Path, text: str) -> None:
     table = foreign_table(tmp_path, Field("id", LONG), computed("x", text))

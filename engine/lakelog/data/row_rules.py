@@ -202,6 +202,28 @@ class RowRules:
         elif self.checks or self.generated:
             assert self._expressions
 
+    def require_exact_types(self, before: RowRules | None) -> None:
+        """Refuse new generated columns whose expressions have another type, which Delta on Spark
+        refuses in each later change of the metadata.
+
+        Source: Delta Lake, GeneratedColumn.validateGeneratedColumns.
+        """
+        from lakelog.data.row_expression import translate
+
+        for rule in self.generated:
+            column = self.schema.field(rule.column or "")
+            if column is None or (before is not None and rule in before.generated):
+                continue
+            own = translate(rule.text, self.schema, None, self.now_us).type
+            if own != contract.nullable_type(column.type):
+                raise InvalidInputError(
+                    f"the expression of {rule.name} has another type than the column",
+                    column=rule.column,
+                    expected=contract.type_text(column.type),
+                    found=contract.type_text(own),
+                    hint=f"cast it: CAST({rule.text} AS ...)",
+                )
+
     def require_insertable(self, given: Collection[str]) -> None:
         """Refuse values of columns whose values are always generated."""
         for identity in self.identities:
@@ -433,6 +455,7 @@ def require_valid_rules(
     try:
         rules = RowRules.of(table)
         rules.require_supported(known)
+        rules.require_exact_types(known)
         was = [] if known is None else [_sources(column) for column in known.schema.fields]
         for column in rules.schema.fields:
             if _sources(column) in was:
