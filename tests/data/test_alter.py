@@ -350,16 +350,20 @@ def test_nullability_comments_and_properties_are_changed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "listed", ["nothing", "id,id", "st.x,st", "st,ST.x", "st.y", "day", "id.x"]
+    "listed", ["nothing", "id,id", "st.x,st", "st,ST.x", "st.y", "day", "id.x", "b", "l"]
 )
 def test_list_of_statistics_columns_names_each_column_of_files_once(
     tmp_path: Path, listed: str
 ) -> None:
-    schema = {"id": pl.Int64, "st": pl.Struct({"x": pl.Int64}), "day": pl.String}
-    table = lakelog.create(tmp_path, schema, partition_by=["day"])
+    inside = pl.Struct({"x": pl.Int64, "b": pl.Binary})
+    schema = {"id": pl.Int64, "st": inside, "day": pl.String, "b": pl.Binary, "l": pl.List(pl.Int8)}
+    table = lakelog.create(tmp_path / "t", schema, partition_by=["day"])
+    properties = {"delta.dataSkippingStatsColumns": listed}
     with pytest.raises(InvalidPropertyError, match="the list of statistics columns names"):
-        table.alter.set_properties({"delta.dataSkippingStatsColumns": listed})
-    table.alter.set_properties({"delta.dataSkippingStatsColumns": "ID, st.x"})
+        table.alter.set_properties(properties)
+    with pytest.raises(InvalidPropertyError, match="the list of statistics columns names"):
+        lakelog.create(tmp_path / "new", schema, partition_by=["day"], configuration=properties)
+    table.alter.set_properties({"delta.dataSkippingStatsColumns": "ID, st.x, st.b"})
 
 
 def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ NUM_INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
 STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 _INDEXED_BY_DEFAULT = 32
+_WITHOUT_BOUNDS = frozenset({"binary", "boolean", "void"})
 _NAME = re.compile(r"\s*+(?:`((?:[^`]|``)*+)`\s*+|([^`.,]++))([.](?=.)|,|$)")
 
 
@@ -39,7 +40,11 @@ def indexed_columns(
 def require_statistics_columns(
     schema: contract.Struct, partition_columns: Sequence[str], text: str
 ) -> None:
-    """Refuse statistics columns that are repeated, nested in each other, or not in files."""
+    """Refuse statistics columns that are repeated, nested in each other, not in files, or of a type
+    that Delta on Spark refuses; within structs it takes all types.
+
+    Source: Delta Lake, StatisticsCollection.validateDeltaStatsColumns.
+    """
     partitions = {name.lower() for name in partition_columns}
     seen: set[tuple[str, ...]] = set()
     for parts in _names(text):
@@ -59,7 +64,20 @@ def require_statistics_columns(
                 expected="columns of the table, each once, without partition columns",
                 found=text,
             )
+        if len(parts) == 1 and not _has_bounds(type_):
+            raise InvalidPropertyError(
+                "the list of statistics columns names a column of a type without bounds",
+                path=STATISTICS_COLUMNS,
+                column=parts[0],
+                expected="numbers, strings, dates, times and structs",
+                found=f"{parts[0]}: {contract.type_text(type_)}",
+            )
         seen.add(path)
+
+
+def _has_bounds(type_: contract.DataType) -> bool:
+    named = isinstance(type_, contract.Primitive) and type_.name not in _WITHOUT_BOUNDS
+    return named or isinstance(type_, contract.Struct | contract.Decimal)
 
 
 def whole_number(configuration: Mapping[str, str | None], key: str, default: int) -> int:

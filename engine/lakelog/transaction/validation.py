@@ -73,7 +73,7 @@ def check_metadata(
     _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
     listed = properties.get(STATISTICS_COLUMNS)
-    if listed is not None and old is not None and not restored:  # a clone may have an old list
+    if listed is not None and not restored:  # a clone may have an old list
         require_statistics_columns(schema, new.partition_columns, listed)
     settled = replaced or restored or constraints_hold
     _check_rules_of_features(configured, old, schema, constraints_hold=settled)
