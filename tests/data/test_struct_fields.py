@@ -607,6 +607,7 @@ def test_null_structs_with_required_fields_are_refused_and_those_of_others_kept(
     outer = pa.struct([pa.field("s", REQUIRED)])
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", REQUIRED), ("o", outer)])
     one = {"s": {"b": 1}}
+    rows: list[dict[str, Any]]
     rows = [{"id": 1, "v": 1, "s": {"b": 1}, "o": one}, {"id": 2, "v": 1, "s": None, "o": None}]
     deltalake.write_deltalake(tmp_path, pa.Table.from_pylist(rows, schema))
     table = lakelog.open(tmp_path, upkeep=False)
@@ -618,9 +619,9 @@ def test_null_structs_with_required_fields_are_refused_and_those_of_others_kept(
     ]
     for row, name in zip(given, ["s.b", "s.b", "o.s.b"], strict=True):
         source = pa.Table.from_pylist([row], pa.schema([schema.field(key) for key in row]))
-        for change in (table.append, table.overwrite, lambda rows: table.upsert(rows, "id")):
+        for verb, key in (("append", {}), ("overwrite", {}), ("upsert", {"on": "id"})):
             with pytest.raises(InvalidInputError, match="is NOT NULL, and the struct") as refused:
-                change(source)
+                getattr(table, verb)(source, **key)
             assert refused.value.column == name
     with pytest.raises(InvalidInputError, match=r"'s\.b' is NOT NULL, and the struct 's'"):
         table.update({"s": None}, "id = 1")

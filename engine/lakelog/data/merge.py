@@ -192,7 +192,8 @@ class Merge:
 
         Returns:
             The version, and the rows inserted (`num_rows`), updated, deleted and copied. Where no
-            row changes, nothing is committed, except for new columns and `app_version`. In a transaction the version is None.
+            row changes, nothing is committed, except for new columns and `app_version`. In a
+            transaction the version is None.
 
         Raises:
             InvalidInputError: No clause was given, or the merge ran before; a clause names an
