@@ -484,6 +484,10 @@ def test_changes_of_append_only_tables_and_indextables_raise(tmp_path: Path) -> 
         ({"y": 1}, "no column 'y'"),
         ({"x": pl.col("y")}, "the new value of 'x' uses a column"),
         ({"x": pl.col("x").sum()}, "row by row"),
+        (
+            {"x": pl.col("x").map_batches(lambda v: v - v.min(), return_dtype=pl.Int64)},
+            "row by row",
+        ),
         ({"x": "not sql ("}, "text that cannot be parsed"),
         ({"x": "'text'"}, "'x'"),
         ({"id": 1.5}, "without loss"),

@@ -487,7 +487,7 @@ def test_simple_predicates_prune(where: pl.Expr, first: bool, second: bool) -> N
         s > "b" * 32,  # cut, not incremented
         t > datetime(2024, 1, 2, 23, 0, 0, 500, tzinfo=UTC),  # cut to milliseconds
         i * 2 > 1000,
-        i.map_batches(lambda series: series > 1000, return_dtype=pl.Boolean),
+        i.map_batches(lambda series: series > 1000, return_dtype=pl.Boolean, is_elementwise=True),
         pl.when(i > 1000).then(statement=True).otherwise(statement=False),
         pl.col("l").list.len() > 1000,
         s.str.contains("zzz"),
@@ -673,6 +673,7 @@ def test_float_value_is_found_after_its_column_was_widened_to_double(
         pl.col("l").explode() > 1,
         i == pl.lit(pl.Series([1, 2])),
         (q == 1) & (i.max() > 1),
+        (q == 1) & i.map_batches(lambda values: values > values.min(), return_dtype=pl.Boolean),
     ],
     ids=str,
 )

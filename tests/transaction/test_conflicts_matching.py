@@ -130,7 +130,9 @@ def test_timestamps_are_compared_as_times(text: str) -> None:
 
 
 def test_unsupported_predicate_matches_every_file() -> None:
-    hidden = x.map_batches(lambda values: values > 1_000, return_dtype=pl.Boolean)
+    hidden = x.map_batches(
+        lambda values: values > 1_000, return_dtype=pl.Boolean, is_elementwise=True
+    )
     won = winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 2)))
     for where in (hidden, hidden & (p == "b"), x * x > 1_000):
         assert rule_of(pending(remove("o"), where=[where]), won) == "read_files_appended"

@@ -89,12 +89,12 @@ def row_wise(
     columns = tuple(n for n in schema.names if n in roots)
     if (named := _named(node, schema)) is not None:
         return contract.to_polars(named), columns
-    _refuse_beyond_row(expr, node, name)
     if empty is None:
         used = [f for f in map(schema.field, columns) if f is not None]
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in used})
     else:
         empty = pl.DataFrame([empty.get_column(n) for n in columns])  # Polars resolves all it has
+    _refuse_beyond_row(expr, node, name, empty)
     try:
         outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:
@@ -329,9 +329,12 @@ def _named(node: Any, schema: contract.Struct) -> contract.DataType | None:
     return field.type if field is not None and field.name == name else None
 
 
-def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = False) -> None:
+def _refuse_beyond_row(
+    expr: pl.Expr, node: Any, name: str, empty: pl.DataFrame, *, listed: bool = False
+) -> None:
     """Raise for an expression that depends on other rows; `listed` allows a list of literals."""
     children = list(reversed(expr.meta.pop()))
+    hint = "compute the value first and pass it as a literal"
     try:
         if expr.meta.is_literal():
             own_row = listed or expr.meta.is_scalar()
@@ -340,12 +343,13 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = Fa
             own_row = expr.meta.is_column() or (expr.meta.is_row_separable() and whole)
     except pl.exceptions.PolarsError:
         # A Python function is opaque; it is checked, but never used to prune.
-        own_row = True
+        own_row = _is_elementwise(expr, empty)
+        hint = "pass is_elementwise=True to map_batches, if a row's value depends on no other row"
     if not own_row:
         raise InvalidInputError(
             f"{name} must be evaluated row by row: aggregates, windows and shifts are not allowed",
             found=expr,
-            hint="compute the value first and pass it as a literal",
+            hint=hint,
         )
     match node:
         case {"Function": {"function": {"Boolean": {"IsIn": _}}}}:
@@ -353,7 +357,18 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = Fa
         case _:
             lists = set()
     for position, child in enumerate(children):
-        _refuse_beyond_row(child, _child_node(node, position), name, listed=position in lists)
+        inner = _child_node(node, position)
+        _refuse_beyond_row(child, inner, name, empty, listed=position in lists)
+
+
+def _is_elementwise(expr: pl.Expr, empty: pl.DataFrame) -> bool:
+    """Whether a value depends on its row alone: only then Polars filters rows before it."""
+    kept = pl.Series("\0kept", [], pl.Boolean)
+    rows = empty.with_columns(kept).lazy().with_columns(expr.alias("\0value"))
+    try:
+        return not rows.filter(kept.name).explain().startswith("FILTER")
+    except pl.exceptions.PolarsError:
+        return True  # reported where it is evaluated
 
 
 def _child_node(node: Any, position: int) -> Any:
