@@ -32,6 +32,7 @@ from lakelog.dialects.arrow_json import (
     parse_with_keys,
 )
 from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
+from lakelog.dialects.exact_json import exact_object, has_double, json_text
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
@@ -238,8 +239,11 @@ def _inner_commit_infos(
 def _unknown_actions(prepared: Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
     # The types of these fields are unknown, so the line itself is kept.
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
-    bodies = [orjson.loads(line)[wrapper] for line in prepared.lines(numbers)]
-    return pl.DataFrame({"extra": [orjson.dumps(body).decode() for body in bodies]})
+    texts = [
+        json_text(orjson.loads(line)[wrapper], lambda: exact_object(line)[wrapper])  # noqa: B023
+        for line in prepared.lines(numbers)
+    ]
+    return pl.DataFrame({"extra": texts})
 
 
 def _flatten(
@@ -293,11 +297,13 @@ def _collect(
 def _extras(prepared: Prepared, wrapper: str, node: Node, rows: np.ndarray | None) -> pl.Series:
     """The unknown fields of each row as JSON text, from the original lines."""
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
-    bodies = (orjson.loads(line)[wrapper] for line in prepared.lines(numbers))
-    extras = (_unknown_of(body, node) for body in bodies)
-    return pl.Series(
-        "extra", [orjson.dumps(e).decode() if e else None for e in extras], dtype=pl.String
-    )
+    texts = []
+    for line in prepared.lines(numbers):
+        extra = _unknown_of(orjson.loads(line)[wrapper], node)
+        if has_double(extra):
+            extra = _unknown_of(exact_object(line)[wrapper], node)
+        texts.append(orjson.dumps(extra).decode() if extra else None)
+    return pl.Series("extra", texts, dtype=pl.String)
 
 
 def _unknown_of(body: Mapping[str, object], node: Node) -> dict[str, object]:

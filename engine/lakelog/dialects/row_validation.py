@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import polars as pl
 
+from lakelog.dialects.exact_json import exact_object, has_double
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.errors import InvalidTransactionError
 from lakelog.model import actions, contract
@@ -203,7 +204,7 @@ def check_extra(rows: pl.DataFrame, dialect: str) -> None:
 
 
 def parse_extra(text: str, node: Node | None, kind: str) -> Any:
-    """Parse one ``extra``, the JSON of an action's unknown fields."""
+    """Parse one ``extra``, the JSON of an action's unknown fields, for `orjson.dumps`."""
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as cause:
@@ -218,7 +219,7 @@ def parse_extra(text: str, node: Node | None, kind: str) -> Any:
         _require_unnamed(parsed, node, kind)
     elif parsed is None:
         raise InvalidTransactionError("an action of an unknown type has no content", found=kind)
-    return parsed
+    return exact_object(text) if has_double(parsed) else parsed
 
 
 def _require_unnamed(extra: Any, node: Node, where: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 import polars as pl
 
+from lakelog.dialects.exact_json import exact_object, has_double, json_text
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.errors import InvalidActionError, MalformedLogError
@@ -253,11 +254,14 @@ def _decode_object(
         if line.version is not None:
             row |= {"version": line.version, "position": line.number}
         if node is None:
-            row["extra"] = orjson.dumps(body).decode()
+            row["extra"] = json_text(body, lambda: exact_object(line.text)[wrapper])  # noqa: B023
             rows.other.append(row)
             continue
         where = (wrapper, line)
-        extra = _flatten(_object(body, where), node, row, where)
+        try:
+            extra = _flatten(_object(body, where), node, row, where)
+        except _InexactError:
+            extra = _flatten(exact_object(line.text)[wrapper], node, row, where)
         if extra:
             row["extra"] = orjson.dumps(extra).decode()
         for column in wire.required.get(action_type, ()):
@@ -269,6 +273,10 @@ def _decode_object(
             rows.meta.append(row)
         else:
             rows.other.append(row)
+
+
+class _InexactError(Exception):
+    """A number that is kept as text has become a double."""
 
 
 _Where = tuple[str, Line]
@@ -283,9 +291,13 @@ def _invalid(message: str, where: _Where, expected: object, found: object) -> In
         line=line.number + 1,
         byte_offset=line.offset,
         expected=expected,
-        found=None if found is None else repr(found)[:80],
+        found=None if found is None else _shown(found)[:80],
         hint="restore the file from a copy; reading stopped here",
     )
+
+
+def _shown(value: object) -> str:
+    return orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else repr(value)
 
 
 def _object(body: Any, where: _Where) -> dict[str, Any]:
@@ -304,7 +316,7 @@ def _flatten(
             continue
         child = node.fields.get(name)
         if child is None:
-            extra[name] = value
+            extra[name] = _exact(value)
         elif isinstance(child, Leaf):
             row[child.column] = _value(value, child, where)
         elif isinstance(value, dict):
@@ -322,7 +334,7 @@ def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
             if isinstance(value, str):
                 return value
             if leaf.lenient:
-                return orjson.dumps(value).decode()
+                return orjson.dumps(_exact(value)).decode()
         case contract.Primitive("boolean"):
             if isinstance(value, bool):
                 return value
@@ -332,7 +344,8 @@ def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
                 return value
         case contract.Map():
             if isinstance(value, dict):
-                return {k: text_of(value[k]) for k in sorted(value)}  # objects are unordered
+                # Objects are unordered.
+                return {k: text_of(_exact(value[k])) for k in sorted(value)}
         case contract.Array():
             if isinstance(value, list) and all(v is None or isinstance(v, str) for v in value):
                 return value
@@ -342,6 +355,13 @@ def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
         f"{leaf.column}: {contract.to_json(leaf.type)}",
         value,
     )
+
+
+def _exact(value: Any) -> Any:
+    """A value that is kept as JSON text; raises if it may have lost digits."""
+    if not isinstance(value, str) and has_double(value):
+        raise _InexactError
+    return value
 
 
 def text_of(value: Any) -> str | None:

@@ -188,3 +188,41 @@ def test_actions_on_the_line_of_the_commit_info_keep_their_order(
     log.commit(2, [info | (removed | added if is_live else added | removed)])
     files = lakelog.open(str(log.root)).snapshot().files().collect()
     assert files["size"].to_list() == ([99] if is_live else [])
+
+
+_NUMBERS = '"big":123456789012345678901234567890,"fraction":0.1000000000000000000001'
+
+
+@pytest.mark.parametrize("padding", [0, 30_000])
+@pytest.mark.parametrize("info", ["", '"commitInfo":{"operation":"X"},'])
+@pytest.mark.parametrize("layout", ["json", "flattened"])
+def test_numbers_that_are_kept_as_text_keep_their_digits(
+    log: Log, padding: int, info: str, layout: str
+) -> None:
+    log.commit(0, [PROTOCOL, metadata()])
+    body = (
+        f'{{"path":"p","partitionValues":{{}},"size":-9223372036854775808,"modificationTime":1,'
+        f'"minValues":{{{_NUMBERS},"d":1.10}},"timeRangeStart":12345678901234567890123,'
+        f'"tags":{{"x":"{"y" * padding}"}},{_NUMBERS}}}'
+    )
+    log.write(f"{1:020d}.json", f'{{{info}"add":{body}}}\n'.encode())
+    table = lakelog.open(str(log.root), upkeep=False)
+    for _ in range(2):
+        (row,) = lakelog.open(str(log.root)).snapshot().files().collect().to_dicts()
+        assert row["extra"] == f"{{{_NUMBERS}}}"
+        assert row["timeRangeStart"] == "12345678901234567890123"
+        assert row["minValues"] == {
+            "big": "123456789012345678901234567890",
+            "d": "1.10",
+            "fraction": "0.1000000000000000000001",
+        }
+        table.checkpoint(layout=layout)
+
+
+def test_numbers_of_a_checkpoint_of_one_object_keep_their_digits(log: Log) -> None:
+    log.commit(0, [PROTOCOL, metadata()])
+    body = f'{{"path":"p","partitionValues":{{}},"size":1,"modificationTime":1,{_NUMBERS}}}'
+    text = f'{{"version":0,"metaData":[{json.dumps(metadata()["metaData"])}],"add":[{body}]}}'
+    log.write(f"{0:020d}.checkpoint.json", text.encode())
+    files = lakelog.open(str(log.root)).snapshot().files().collect()
+    assert files.select("path", "extra").rows() == [("p", f"{{{_NUMBERS}}}")]

@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.dialects.exact_json import exact_object
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.parquet_footers import Bound
@@ -264,7 +265,7 @@ def with_unknown(rows: pl.DataFrame) -> pl.DataFrame:
         extras = []
         for text, body in zip(texts, bodies, strict=True):
             more = {name: v for name, v in orjson.loads(body).items() if v is not None}
-            merged = {**(orjson.loads(text) if text else {}), **more}
+            merged = {**(exact_object(text) if text else {}), **more}
             extras.append(orjson.dumps(merged).decode() if merged else None)
         rows = rows.with_columns(pl.Series(EXTRA, extras, dtype=pl.String))
     return rows.drop(names)

@@ -19,6 +19,7 @@ import polars as pl
 
 from lakelog.dialects.commit_reader import Counts, read_commits
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
+from lakelog.dialects.exact_json import exact_object, has_double
 from lakelog.dialects.indextables.columnar import decode_columnar, encode_columnar, is_columnar
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.framing import frame_as, unframe
@@ -222,6 +223,8 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
         return
     parse_object(Line(line, blob.path, blob.version, blob.first_line, blob.offset))
     number, version, path = blob.first_line, blob.version, blob.path
+    if has_double(parsed):
+        parsed = exact_object(line)
     for wrapper, body in parsed.items():
         piece = orjson.dumps({wrapper: body})
         yield Blob(version, path, piece, number, blob.offset, whole=False)

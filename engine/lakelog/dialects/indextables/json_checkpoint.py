@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from lakelog.dialects.exact_json import exact_object, has_double
 from lakelog.dialects.indextables.commits import (
     compose_meta,
     decode_blobs,
@@ -186,8 +187,14 @@ def _as_lines(data: bytes, path: str) -> bytes:
     body = _single_object(data, path)
     if body is None:
         return data
+    if has_double(body):
+        body = exact_object(data)
     lines = []
+    known = wire().wrappers.keys() & body.keys()
     for wrapper, value in body.items():
+        if known and wrapper not in known:
+            lines.append(orjson.dumps({wrapper: value}))
+            continue
         for item in value if isinstance(value, list) else [value]:
             if item is not None and not isinstance(item, dict):
                 raise MalformedLogError(
