@@ -512,6 +512,31 @@ def test_row_ids_and_commit_versions_are_assigned_and_never_repeat(tmp_path: Pat
     assert domain["domainConfiguration"] == '{"rowIdHighWaterMark":44}'
 
 
+def test_files_with_the_row_ids_of_another_file_are_refused(tmp_path: Path) -> None:
+    table = new_table(
+        location("local", tmp_path), configuration={"delta.enableRowTracking": "true"}
+    )
+    with table.transaction() as tx:
+        tx.add(path="empty", size=1, stats={"numRecords": 0})
+        tx.add(path="a", size=1, stats={"numRecords": 10})
+    files = table.snapshot().files().filter(pl.col("path") == "a").collect()
+    copies = files.with_columns(path=pl.lit("b")), files.with_columns(path=pl.lit("c"))
+    tx = table.transaction()
+    tx.add(copies[0])
+    with pytest.raises(InvalidTransactionError, match="row ids of another file"):
+        tx.commit()
+    tx = table.transaction()
+    tx.remove(files)
+    tx.add(pl.concat(copies))
+    with pytest.raises(InvalidTransactionError, match="row ids of another file"):
+        tx.commit()
+    with table.transaction() as tx:
+        tx.add(tx.read(), dataChange=False)  # the same files
+        tx.add(copies[0].drop("baseRowId", "defaultRowCommitVersion"))
+    rows = table.snapshot().files().sort("path").collect()
+    assert rows["baseRowId"].to_list() == [0, 10, 0]
+
+
 def test_row_tracking_can_be_enabled_only_if_files_have_row_ids(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with table.transaction() as tx:

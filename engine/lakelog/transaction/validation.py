@@ -31,6 +31,7 @@ from lakelog.model.column_names import close_names
 from lakelog.model.contract import fields_of, is_nested, leaf_types
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS, require_statistics_columns
+from lakelog.skipping.statistics import num_records
 from lakelog.transaction import row_tracking, write_support
 from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION, after
 from lakelog.transaction.file_rules import check_files
@@ -422,6 +423,8 @@ def check(
         write_support.check_writable(table_after, table)
     if pending.files.height:
         check_files(pending.files, table_after, external=restored)
+        if table_after.supports("rowTracking") and not restored:
+            _check_row_ids(pending.files, table, live_files)
     write_support.check_actions(
         table_after,
         pending.files,
@@ -464,6 +467,35 @@ def _check_row_tracking(
         found=bare["path"][0],
         hint=hint,
     )
+
+
+def _check_row_ids(files: pl.DataFrame, table: str, live_files: Callable[[], pl.LazyFrame]) -> None:
+    """Raise if a file is added with the base row id of another one (Delta protocol, Writer
+    Requirements for Row Tracking: no duplicate row ids in any version).
+    """
+    columns = ("path", "baseRowId", "stats")
+    given = actions.conform(files, (*columns, "actionType"))
+    removed = given["path"].filter(given["actionType"] == "remove").implode()
+    added = given.filter((given["actionType"] == "add") & given["baseRowId"].is_not_null())
+    # A file that is also removed is added again, with other statistics or another vector.
+    if added["path"].is_in(removed).all():
+        return
+    same = pl.col("baseRowId").is_in(added["baseRowId"].implode()) & ~pl.col("path").is_in(removed)
+    known = live_files().select(columns).filter(same).collect()
+    both = pl.concat([added.select(columns), known])
+    both = both.filter(
+        num_records(both["stats"]).fill_null(1) > 0
+    )  # files without rows have no ids
+    both = both.select("path", "baseRowId").unique(maintain_order=True)
+    twice = both.filter(both["baseRowId"].is_duplicated())
+    if twice.height:
+        raise InvalidTransactionError(
+            "a file is added with the row ids of another file",
+            path=table,
+            expected="another baseRowId for each file",
+            found=twice.row(0, named=True),
+            hint="leave out baseRowId and defaultRowCommitVersion: they are assigned on commit",
+        )
 
 
 def changes_columns(before: Metadata, metadata: Metadata) -> bool:
