@@ -1,6 +1,7 @@
 """``_toy_log/``: commits ``<version>.ndjson``, checkpoints ``<version>.state``, a file ``latest``.
 
-Actions have the fields of Delta's JSON. A checkpoint is one file of the lines of its state.
+Actions have the fields of Delta's JSON. A checkpoint is one file of the lines of its state, and a
+last line with their number, without which it is truncated.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lakelog.dialects.log_content import (
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.protocol_rules import ProtocolRules
 from lakelog.dialects.row_validation import conform_rows, encode_info
-from lakelog.errors import UnsupportedFeatureError
+from lakelog.errors import MalformedLogError, UnsupportedFeatureError
 from lakelog.model import actions
 from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
@@ -42,7 +43,8 @@ from lakelog.storage import LogStore
 FOLDER = "_toy_log"
 FIELDS = "delta"  # the key in schemas/actions.json
 WIRE = Wire.of(FIELDS)
-NAME = re.compile(r"(\d{8})\.(ndjson|state)")
+NAME = re.compile(r"([0-9]{8})\.(ndjson|state)")
+POINTER = re.compile(rb"[0-9]{1,8}")
 
 
 class ToyProtocol(ProtocolRules):
@@ -137,7 +139,7 @@ class ToyDialect(Dialect):
         return ToyCheckpointWriter(store, plan)
 
     def pointed_version(self, pointer: bytes) -> int | None:
-        return int(pointer) if pointer.isdigit() else None
+        return int(pointer) if POINTER.fullmatch(pointer) else None
 
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
@@ -149,6 +151,11 @@ class ToyDialect(Dialect):
         return flatten_commit_infos(infos, WIRE)
 
 
+def last_line(lines: bytes) -> bytes:
+    """The last line of a checkpoint with these lines."""
+    return b'{"lines":%d}' % lines.count(b"\n")
+
+
 class ToyCheckpointReader(CheckpointReader):
     """The lines of one checkpoint."""
 
@@ -157,7 +164,17 @@ class ToyCheckpointReader(CheckpointReader):
 
     def _decoded(self) -> Actions:
         path = self.checkpoint.paths[0]
-        return decode_lines([Blob(None, path, self._store.read(path))], WIRE)
+        data = self._store.read(path)
+        lines, _, last = data.removesuffix(b"\n").rpartition(b"\n")
+        if last != last_line(lines + b"\n"):
+            raise MalformedLogError(
+                "the checkpoint is truncated",
+                path=path,
+                version=self.checkpoint.version,
+                expected="the number of its lines on the last one",
+                found=f"{len(data)} bytes",
+            )
+        return decode_lines([Blob(None, path, lines)], WIRE)
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         return actions.of_type(self._decoded().meta, *kinds)
@@ -201,10 +218,11 @@ class ToyCheckpointWriter(CheckpointWriter):
         self._lines += encode_rows(rows, FIELDS)
 
     def finish(self) -> StagedCheckpoint:
-        data, version = b"".join(self._lines), self._plan.version
+        lines, version = b"".join(self._lines), self._plan.version
+        data = lines + last_line(lines) + b"\n"
         self._store.put(self._path, data)
         target = f"{FOLDER}/{version:08d}.state"
-        file = StagedFile(self._path, target, len(data), data.count(b"\n"))
+        file = StagedFile(self._path, target, len(data), lines.count(b"\n"))
         checkpoint = Checkpoint(version, "state", 1, (self._path,), (len(data),))
         return StagedCheckpoint(checkpoint, (file,), (f"{FOLDER}/latest", str(version).encode()))
 

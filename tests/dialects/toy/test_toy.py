@@ -12,8 +12,13 @@ import pytest
 
 import lakelog
 from lakelog.dialects import registry
-from lakelog.errors import InvalidInputError, InvalidPropertyError, TableNotFoundError
-from tests.dialects.toy.dialect import FOLDER, ToyDialect
+from lakelog.errors import (
+    InvalidInputError,
+    InvalidPropertyError,
+    LakelogWarning,
+    TableNotFoundError,
+)
+from tests.dialects.toy.dialect import FOLDER, ToyDialect, last_line
 
 SCHEMA = pl.Schema({"day": pl.String, "x": pl.Int64})
 KEPT_MS = 365 * 86_400_000
@@ -99,9 +104,31 @@ def test_verify_proves_a_checkpoint_and_names_a_wrong_one(tmp_path: Path) -> Non
     made.checkpoint()
     assert made.verify().verdict == "proved"
     state = tmp_path / FOLDER / "00000003.state"
-    lines = state.read_bytes().splitlines(keepends=True)
-    state.write_bytes(b"".join(lines[:-1]))
+    lines = b"".join(state.read_bytes().splitlines(keepends=True)[:-2])
+    state.write_bytes(lines + last_line(lines))
     assert lakelog.open(str(tmp_path)).verify().verdict == "wrong"
+
+
+def test_truncated_checkpoint_is_not_read(tmp_path: Path) -> None:
+    table(tmp_path).checkpoint()
+    state = tmp_path / FOLDER / "00000003.state"
+    data = state.read_bytes()
+    ends = [at for at, byte in enumerate(data[:-1], 1) if byte == ord("\n")]
+    for length in (0, 1, *ends, len(data) - 2):
+        state.write_bytes(data[:length])
+        with pytest.warns(LakelogWarning, match="was ignored"):
+            assert len(paths(lakelog.open(str(tmp_path), upkeep=False))) == 3
+
+
+@pytest.mark.parametrize("pointer", ["9" * 5000, "\u0663", "", "x"])
+def test_wrong_pointer_is_repaired(tmp_path: Path, pointer: str) -> None:
+    made = table(tmp_path)
+    (tmp_path / FOLDER / "latest").write_text(pointer, "utf-8")
+    (tmp_path / FOLDER / "0000000\u0664.ndjson").write_bytes(b"not a commit")
+    assert lakelog.open(str(tmp_path)).version() == 3
+    assert made.doctor().findings
+    made.checkpoint()
+    assert (tmp_path / FOLDER / "latest").read_bytes() == b"3"
 
 
 def test_cleanup_removes_the_commits_below_an_old_checkpoint(tmp_path: Path) -> None:
