@@ -123,6 +123,24 @@ def test_row_tracking_that_is_asked_for_needs_row_ids(tmp_path: Path) -> None:
     assert table.scan(row_ids=True).collect()["_row_id"].to_list() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda t: t.alter.upgrade(["inCommitTimestamp"]),
+        lambda t: t.alter.set_properties({"delta.enableInCommitTimestamps": "true"}),
+    ],
+)
+def test_first_in_commit_timestamp_that_is_asked_for_is_recorded(
+    tmp_path: Path, ask: Callable[[Table], object]
+) -> None:
+    table = edited(tmp_path, "delta.enableInCommitTimestamps", "true")
+    ask(table)
+    configuration = table.snapshot().metadata.configuration
+    assert configuration["delta.inCommitTimestampEnablementVersion"] == "2"
+    table.append(ROWS)
+    assert table.history()["version"].to_list() == [3, 2, 1, 0]
+
+
 def test_constraints_are_enforced_only_after_the_rows_were_checked(tmp_path: Path) -> None:
     table = ignoring(tmp_path, "delta.constraints.large", "id > 1")
     table.append(WIDER, schema_mode="merge")

@@ -275,5 +275,5 @@ class ActionBuffer:
             new = new.changed(metadata=settled_metadata(new, before, runtime))
         return (
             None if new.protocol == old.protocol else new.protocol,
-            None if new.metadata == old.metadata else new.metadata,
+            None if new.metadata == before else new.metadata,
         )
