@@ -388,8 +388,12 @@ def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) 
         backlog.advance(Offset.beginning("other", 0), EVERYTHING)
     with pytest.raises(StreamMismatchError, match="do not exist"):
         backlog.advance(backlog.from_version(0).next_version().next_version(), EVERYTHING)
-    with pytest.raises(InvalidInputError, match="unknown offset"):
-        Offset.of(backlog.beginning().as_json() | {"sourceVersion": 2})
+    own = backlog.beginning().as_json()
+    of_delta = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 1, "index": -1}
+    unknown: list[Any] = [own | {"sourceVersion": 2}, of_delta, own | {"version": "x"}, []]
+    for each in unknown:
+        with pytest.raises(InvalidInputError, match="unknown offset"):
+            Offset.of(each)
     with pytest.raises(TableNotFoundError):
         lakelog.open(tmp_path / "none")
 

@@ -72,6 +72,15 @@ from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 
 _SOURCE_VERSION = 1
+_REQUIRED = {
+    "tableId": str,
+    "version": int,
+    "index": int,
+    "isInitialSnapshot": bool,
+    "beganVersion": int,
+    "beganInitial": bool,
+}
+"""Fields of an offset's JSON form with their types, in the order of `Offset`."""
 
 
 @dataclass(frozen=True)
@@ -152,24 +161,22 @@ class Offset:
         }
 
     @staticmethod
-    def of(json: Mapping[str, Any]) -> Offset:
-        """An offset from a checkpoint."""
-        if json.get("sourceVersion") != _SOURCE_VERSION:
+    def of(json: Any) -> Offset:
+        """An offset from a checkpoint. Those of other sources also have a ``sourceVersion``."""
+        if (
+            not isinstance(json, Mapping)
+            or json.get("sourceVersion") != _SOURCE_VERSION
+            or any(not isinstance(json.get(name), type_) for name, type_ in _REQUIRED.items())
+        ):
             raise InvalidInputError(
                 "the stream's checkpoint contains an unknown offset",
-                expected=f"sourceVersion {_SOURCE_VERSION}",
-                found=dict(json),
-                hint="continue with the source and the lakelog version that wrote the checkpoint",
+                expected=f"sourceVersion {_SOURCE_VERSION} with {', '.join(_REQUIRED)}",
+                found=json,
+                hint="continue with the source and the lakelog version that wrote the checkpoint, "
+                "or begin a new stream, with a new checkpoint",
             )
-        return Offset(
-            str(json["tableId"]),
-            int(json["version"]),
-            int(json["index"]),
-            bool(json["isInitialSnapshot"]),
-            int(json["beganVersion"]),
-            bool(json["beganInitial"]),
-            bool(json.get("isChangeFeed", False)),
-        )
+        is_changes = bool(json.get("isChangeFeed", False))
+        return Offset(*(json[name] for name in _REQUIRED), is_changes)
 
 
 _CHUNK_BYTES = 16 << 20
