@@ -387,6 +387,19 @@ def test_a_record_is_checked_whole_if_some_of_its_columns_are_selected(
     assert lakelog.open(tmp_path / "t").to_polars().is_empty()
 
 
+@pytest.mark.parametrize("mode", ["batch", "available_now"])
+def test_columns_of_folders_may_have_any_name(spark: Any, tmp_path: Path, mode: Any) -> None:
+    folders = {"day.x": 1, "value": 2, "row": 3, "a`b": 4}
+    folder = tmp_path.joinpath("raw", *(f"{name}={value}" for name, value in folders.items()))
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text('{"id": 7}\n')
+    more = {"batch_id": 1} if mode == "batch" else {"checkpoint": f"{tmp_path}/progress"}
+    source = Ingest(mode=mode, format="json", path=f"{tmp_path}/raw", schema="id bigint", **more)
+    target = Target(path=f"{tmp_path}/t", create=True)
+    Pipeline("lines", target, ingest=source).run(spark)
+    assert lakelog.open(tmp_path / "t").to_polars().to_dicts() == [{"id": 7, **folders}]
+
+
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])
 def test_a_truncated_file_is_refused_whatever_the_session_ignores(
     spark: Any, tmp_path: Path, form: str

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 
 
 _CORRUPT = "_lakelog_corrupt"
+_LINE, _ROW, _AGAIN, _WHOLE, _DETAILS = (
+    f"_lakelog_{name}" for name in ("line", "row", "again", "whole", "details")
+)
+"""Temporary columns; a folder may be named like any other."""
 _MARK = "lakelog-bad-line "
 _SHOWN = 200
 _SEARCHED_BYTES = 256 << 20
@@ -113,12 +117,12 @@ def _refuse_legacy(spark: Any, form: str) -> None:
 
 
 def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
-    """Lines as rows."""
+    """Lines, the first column, as rows; the other columns are those of folders."""
     from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
     sql = functions_of(lines)
-    folders = [name for name in lines.columns if name != "value"]
-    line = sql.col("value")
+    column, *folders = lines.columns
+    line, kept = sql.col(column), [sql.col(_quoted(name)) for name in folders]
     strict = {
         **options,
         "mode": "PERMISSIVE",
@@ -145,21 +149,21 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     unique = sql.from_json(line, VariantType(), strict).isNotNull()
     unpaired = sql.regexp_replace(line, _PAIRED, " ").rlike(_SURROGATE)
     rows = lines.where(sql.trim(line) != "").select(
-        read(schema).alias("row"),
-        *((read(checked).alias("again"),) if checked.fields else ()),
-        (whole & unique & sql.is_valid_utf8(line) & ~unpaired).alias("whole"),
-        sql.to_json(details).alias("details"),
-        *folders,
+        read(schema).alias(_ROW),
+        *((read(checked).alias(_AGAIN),) if checked.fields else ()),
+        (whole & unique & sql.is_valid_utf8(line) & ~unpaired).alias(_WHOLE),
+        sql.to_json(details).alias(_DETAILS),
+        *kept,
     )
-    good = sql.col("whole") & sql.col("row")[_CORRUPT].isNull()
+    good = sql.col(_WHOLE) & sql.col(_ROW)[_CORRUPT].isNull()
     if checked.fields:
-        again = sql.col("again")
+        again = sql.col(_AGAIN)
         good &= again[_CORRUPT].isNull() & ~check.misfit(again, schema)
-    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.col("details")))
+    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.col(_DETAILS)))
     good = sql.coalesce(good, sql.lit(False))
-    rows = rows.select(sql.when(good, sql.col("row")).otherwise(error).alias("row"), *folders)
+    rows = rows.select(sql.when(good, sql.col(_ROW)).otherwise(error).alias(_ROW), *kept)
     columns = [name for name in schema.names if name not in folders]
-    return rows.select(*(sql.col("row")[name].alias(name) for name in columns), *folders)
+    return rows.select(*(sql.col(_ROW)[name].alias(name) for name in columns), *kept)
 
 
 def _checked(records: Any, schema: Any, options: Mapping[str, str]) -> Any:
@@ -442,7 +446,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
         _refuse_loose(options)
     _refuse_legacy(spark, form)
     if lines:
-        reader = reader.format("text")
+        reader = reader.format("text").schema(f"{_LINE} string")
     else:
         reader = reader.format(step.format)
         if form in _TEXTS:
