@@ -175,8 +175,8 @@ class Offset:
                 hint="continue with the source and the lakelog version that wrote the checkpoint, "
                 "or begin a new stream, with a new checkpoint",
             )
-        is_changes = bool(json.get("isChangeFeed", False))
-        return Offset(*(json[name] for name in _REQUIRED), is_changes)
+        fields = (json[name] for name in _REQUIRED)
+        return replace(Offset(*fields), is_changes=bool(json.get("isChangeFeed", False)))
 
 
 _CHUNK_BYTES = 16 << 20
