@@ -242,7 +242,8 @@ def outcome_of(where: pl.Expr, rows: pl.DataFrame) -> pl.Series:
         raise InvalidInputError(
             f"the condition cannot be computed: {reason}",
             found=None if is_text else str(where)[:200],
-            hint="in SQL, TRY_CAST and NULLIF give null for such a value",
+            hint="in SQL, CASE WHEN leaves such a value out; NULLIF gives null for it, and "
+            "TRY_CAST for one that Spark cannot cast",
         ) from cause
 
 

@@ -34,9 +34,11 @@ from lakelog.sql.values import (
     in_text_years,
     is_integral,
     is_number,
+    near,
     quotient,
     round_double,
     time_of,
+    too_far,
     type_name,
     whole,
 )
@@ -124,8 +126,10 @@ def _part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
         time = _time(self, name, nodes[0])
         if time.type == DATE:
             time = self.cast(time, TIMESTAMP_NTZ)
-        return Value(_CLOCK[name](time.expr).cast(pl.Int32), INTEGER)
-    return Value(_PARTS[name](_time(self, name, nodes[0], DATE).expr).cast(pl.Int32), INTEGER)
+        return Value(_CLOCK[name](near(time, self.refuse_if)).cast(pl.Int32), INTEGER)
+    day = _time(self, name, nodes[0], DATE)
+    self.refuse_if(too_far(day))  # without `near`, so that files are skipped by the year
+    return Value(_PARTS[name](day.expr).cast(pl.Int32), INTEGER)
 
 
 _PART_NAMES = {"dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear"}
@@ -136,7 +140,7 @@ def part_of_time(self: Translation, name: str, node: Any) -> Value:
     """EXTRACT(name FROM time)."""
     if name == "second":  # with its fraction, unlike the function second()
         time = self.cast(_time(self, name, node), TIMESTAMP)
-        digits = time.expr.dt.strftime("%S.%6f")
+        digits = near(time, self.refuse_if).dt.strftime("%S.%6f")
         return Value(digits.cast(pl.Decimal(8, 6)), Decimal(8, 6))
     if name not in _EXTRACTED | _PART_NAMES.keys():
         raise UnsupportedExpressionError(f"the part {name} of a time")
@@ -169,12 +173,13 @@ def _unit(name: str, unit: str, units: Mapping[str, Sequence[str]]) -> str:
 def _trunc(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     day = _time(self, name, nodes[0], DATE)
     every = _unit(name, _literal(self, name, nodes[1], str), _UNITS)
-    return Value(day.expr.dt.truncate(every), DATE)
+    return Value(near(day, self.refuse_if).dt.truncate(every), DATE)
 
 
 def _date_trunc(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     every = _unit(name, _literal(self, name, nodes[0], str), _UNITS | _CLOCK_UNITS)
-    return Value(_time(self, name, nodes[1], TIMESTAMP).expr.dt.truncate(every), TIMESTAMP)
+    time = near(_time(self, name, nodes[1], TIMESTAMP), self.refuse_if)
+    return Value(time.dt.truncate(every), TIMESTAMP)
 
 
 _PATTERN = re.compile(r"'(?P<text>[^']*)'|(?P<field>([A-Za-z])\3*)|(?P<other>[-/:., _]+)")
@@ -207,7 +212,7 @@ def _date_format(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     time = self.cast(_time(self, name, nodes[0]), TIMESTAMP)
     pattern = _format(name, _literal(self, name, nodes[1], str))
     self.refuse_if(in_text_years(time.expr.dt.date()))
-    return Value(time.expr.dt.strftime(pattern), STRING)
+    return Value(near(time, self.refuse_if).dt.strftime(pattern), STRING)
 
 
 def _to(type_: DataType) -> Callable[[Translation, str, Sequence[Any]], Value]:
@@ -220,7 +225,7 @@ def _to(type_: DataType) -> Callable[[Translation, str, Sequence[Any]], Value]:
 def _add_days(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     day = _time(self, name, nodes[0], DATE).expr.cast(pl.Int32)
     days = _whole(self, name, nodes[1])
-    moved = day.cast(pl.Int64) + (days if name in {"date_add", "dateadd"} else -days)
+    moved = day.cast(pl.Int128) + (days if name in {"date_add", "dateadd"} else -days)
     return time_of(moved, DATE, self.refuse_if, exact=self.exact)
 
 
@@ -230,10 +235,11 @@ def _days_between(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _last_day(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    return Value(_time(self, name, nodes[0], DATE).expr.dt.month_end(), DATE)
+    return Value(near(_time(self, name, nodes[0], DATE), self.refuse_if).dt.month_end(), DATE)
 
 
 _MONTHS = {"month": 1, "year": 12}
+_MOST_YEARS = 260_000
 _UNIT_MICROSECONDS = {
     "microsecond": 1,
     "millisecond": 1_000,
@@ -262,15 +268,15 @@ def moved(self: Translation, operator: str, value: Value, interval: Any) -> Valu
     count = int(text) * (-1 if operator == "-" else 1)
     if unit in _MONTHS:
         count *= _MONTHS[unit]
-        time = value.expr
-        if self.exact:
-            month = time.dt.year().cast(pl.Int64) * 12 + time.dt.month() - 1 + count
-            beyond = ~month.is_between(12, 9999 * 12 + 11)
-            self.refuse_if(RowError(beyond, "a year beyond 1 to 9999"))
-            time = pl.when(~beyond).then(time)
+        time = near(value, self.refuse_if)
+        month = time.dt.year().cast(pl.Int64) * 12 + time.dt.month() - 1 + count
+        years = (1, 9999) if self.exact else (-_MOST_YEARS, _MOST_YEARS)
+        beyond = ~month.is_between(years[0] * 12, years[1] * 12 + 11)
+        self.refuse_if(RowError(beyond, f"a year beyond {years[0]} to {years[1]}"))
+        time = pl.when(~beyond).then(time)
         return Value(time.dt.offset_by(f"{count}mo"), value.type)
     step = count * _UNIT_MICROSECONDS[unit] // (DAY_US if value.type == DATE else 1)
-    number = value.expr.to_physical().cast(pl.Int64) + step
+    number = value.expr.to_physical().cast(pl.Int128) + pl.lit(step, pl.Int128)
     return time_of(number, value.type, self.refuse_if, exact=self.exact)
 
 
@@ -296,7 +302,7 @@ def _epoch(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _from_unixtime(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    time = _of_epoch(self, "timestamp_seconds", nodes[:1]).expr
+    time = near(_of_epoch(self, "timestamp_seconds", nodes[:1]), self.refuse_if)
     pattern = _literal(self, name, nodes[1], str) if len(nodes) > 1 else "yyyy-MM-dd HH:mm:ss"
     return Value(time.dt.strftime(_format(name, pattern)), STRING)
 

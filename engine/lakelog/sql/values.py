@@ -263,6 +263,7 @@ _BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?|inf(inity)?)|nan", re.ASCII | re.IGNORECASE)
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
+_MOST_DAYS = 650 * 146_097  # as long as 260,000 years; chrono has dates up to the year 262,142
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _FIRST_DAY, _LAST_DAY = dt.date(1, 1, 1), dt.date(9999, 12, 31)
 
@@ -530,14 +531,29 @@ def beyond_years(number: pl.Expr, type_: DataType) -> RowError:
 
 def time_of(number: pl.Expr, type_: DataType, refuse: Refuse, *, exact: bool) -> Value:
     """A date or a timestamp of a number; one beyond the supported years is not exact."""
-    if exact:
-        beyond = beyond_years(number, type_)
-        refuse(beyond)
-        number = pl.when(~beyond.condition).then(number)
+    physical = INTEGER if type_ == DATE else LONG
+    beyond = RowError(overflow(number, physical).condition, f"an overflow of {type_name(type_)}")
+    beyond = beyond_years(number, type_) if exact else beyond
+    refuse(beyond)
+    number = pl.when(~beyond.condition).then(number).cast(contract.to_polars(physical))
     if type_ == DATE:
-        return Value(number.cast(pl.Int32).cast(pl.Date), DATE)
+        return Value(number.cast(pl.Date), DATE)
     zone = "UTC" if type_ == TIMESTAMP else None
     return Value(number.cast(pl.Datetime("us")).dt.replace_time_zone(zone), type_)
+
+
+def too_far(value: Value) -> RowError:
+    """Times with which Polars does not compute: it panics, or the result is null."""
+    most = _MOST_DAYS * (1 if value.type == DATE else DAY_US)
+    condition = ~value.expr.to_physical().cast(pl.Int64).is_between(-most, most)
+    return RowError(condition, "a time more than 260,000 years from 1970", is_limit=True)
+
+
+def near(value: Value, refuse: Refuse) -> pl.Expr:
+    """A date or a time with which Polars computes; others are errors."""
+    beyond = too_far(value)
+    refuse(beyond)
+    return pl.when(~beyond.condition).then(value.expr)
 
 
 def in_text_years(day: pl.Expr) -> RowError:
@@ -547,13 +563,14 @@ def in_text_years(day: pl.Expr) -> RowError:
 
 def _date_to_text(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     refuse(in_text_years(value.expr))
-    return value.expr.dt.strftime("%Y-%m-%d")
+    return near(value, refuse).dt.strftime("%Y-%m-%d")
 
 
 def _time_to_text(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     refuse(in_text_years(value.expr.dt.date()))
-    seconds = value.expr.dt.strftime("%Y-%m-%d %H:%M:%S")
-    fraction = value.expr.dt.strftime("%.6f").str.strip_chars_end("0").str.strip_chars_end(".")
+    time = near(value, refuse)
+    seconds = time.dt.strftime("%Y-%m-%d %H:%M:%S")
+    fraction = time.dt.strftime("%.6f").str.strip_chars_end("0").str.strip_chars_end(".")
     return pl.concat_str(seconds, fraction)
 
 
@@ -561,9 +578,11 @@ def _time_to_date(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
     return value.expr.dt.date()
 
 
-def _to_time(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
-    return value.expr.cast(pl.Datetime("us")).dt.replace_time_zone(
-        "UTC" if type_ == TIMESTAMP else None
+def _to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    return (
+        near(value, refuse)
+        .cast(pl.Datetime("us"))
+        .dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
     )
 
 
