@@ -192,6 +192,13 @@ def test_cached_metadata_takes_precedence_over_commits_with_or_without_wrapper(
     assert (row["metadataId"], row["configuration"]) == ("cached", {"k": "v"})
 
 
+@pytest.mark.parametrize("cached", ["", " ", "null", '{"metaData":null}'])
+def test_state_without_cached_metadata_has_that_of_the_commits(log: Log, cached: str) -> None:
+    assert _state(log, metadata=cached).read_meta(("metaData",))["metadataId"].to_list() == [
+        "table-1"
+    ]
+
+
 def test_metadata_that_is_not_cached_is_the_last_of_the_commits_up_to_the_state(log: Log) -> None:
     log.commit(1, [metadata(id="second")])
     log.commit(4, [metadata(id="later"), {"protocol": {"minReaderVersion": 4}}])

@@ -226,3 +226,20 @@ def test_numbers_of_a_checkpoint_of_one_object_keep_their_digits(log: Log) -> No
     log.write(f"{0:020d}.checkpoint.json", text.encode())
     files = lakelog.open(str(log.root)).snapshot().files().collect()
     assert files.select("path", "extra").rows() == [("p", f"{{{_NUMBERS}}}")]
+
+
+@pytest.mark.parametrize("layout", ["json", "flattened"])
+@pytest.mark.parametrize("format_", [None, {}, {"options": {"a": "b"}}])
+def test_metadata_without_a_format_has_that_of_the_dialect(
+    log: Log, layout: str, format_: dict[str, Any] | None
+) -> None:
+    log.commit(0, [PROTOCOL, metadata(format=format_)])
+    table = lakelog.open(str(log.root), upkeep=False)
+    for _ in range(2):
+        found = lakelog.open(str(log.root)).snapshot().metadata
+        assert found.format_provider == "indextables"
+        table.checkpoint(layout=layout)
+    with table.transaction() as tx:
+        tx.set_metadata(description="changed")
+    decoded = DIALECT.decode(log.store, DIALECT.list_log(log.store).commits)
+    assert decoded.meta["formatProvider"].to_list() == [None, "indextables", "indextables"]

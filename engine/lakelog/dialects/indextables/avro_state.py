@@ -496,6 +496,8 @@ def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
         parsed = orjson.loads(text)
         if isinstance(parsed, dict) and "metaData" not in parsed:
             parsed = {"metaData": parsed}
+        if parsed is None or parsed == {"metaData": None}:
+            return None
         return orjson.dumps(parsed)
     except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: nested too deeply
         raise MalformedLogError(

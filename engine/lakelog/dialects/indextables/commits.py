@@ -124,6 +124,7 @@ def missing_file(message: str, path: str, version: int, cause: NotFoundError) ->
 _FILE_DEFAULTS: dict[str, object] = {"dataChange": True}
 _SKIP_DEFAULTS: dict[str, object] = {"skipCount": 1, "skipOperation": ""}
 _INDEXTABLES = "indextables"
+_FORMAT_DEFAULTS: dict[str, object] = {"formatProvider": _INDEXTABLES}
 _INFO = b'{"commitInfo":'
 
 
@@ -198,7 +199,8 @@ def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
             lines = (piece for blob in run for piece in _without_info(blob))
             parts.append(decode_lines(lines, wire(), files=files))
     decoded = merge(parts)
-    meta = _fill_skips(decoded.meta)
+    meta = _fill_meta(decoded.meta, "mergeskip", _SKIP_DEFAULTS)
+    meta = _fill_meta(meta, "metaData", _FORMAT_DEFAULTS)
     rows = _fill(decoded.files, _FILE_DEFAULTS)
     rows = resolve_references(rows, registry_of_meta(meta))
     return Actions(rows, meta, decoded.other, decoded.commit_infos)
@@ -271,18 +273,18 @@ def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
     )
 
 
-def _fill_skips(meta: pl.DataFrame) -> pl.DataFrame:
-    if not meta.height or not holds_type(meta, "mergeskip"):
+def _fill_meta(meta: pl.DataFrame, kind: str, defaults: dict[str, object]) -> pl.DataFrame:
+    if not meta.height or not holds_type(meta, kind):
         return meta
-    is_skip = pl.col("actionType") == "mergeskip"
+    is_own = pl.col("actionType") == kind
     schema = actions.schema()
     return meta.with_columns(
-        pl.when(is_skip)
+        pl.when(is_own)
         .then(
             pl.coalesce(column, pl.lit(value, dtype=schema[column]))
             if column in meta.columns
             else pl.lit(value, dtype=schema[column])
         )
         .alias(column)
-        for column, value in _SKIP_DEFAULTS.items()
+        for column, value in defaults.items()
     )

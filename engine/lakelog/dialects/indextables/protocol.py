@@ -60,7 +60,7 @@ def check_readable(version: int | None, features: Iterable[str] | None, table: s
     """Raise for a protocol above 4, or an unknown reader feature."""
     if version is None or version < _MIN_READER_VERSION:
         raise CorruptionError(
-            "the protocol has no minReaderVersion",
+            "the protocol has no valid minReaderVersion",
             path=table,
             expected=f"minReaderVersion {_MIN_READER_VERSION} to {MAX_READER_VERSION}",
             found=version,
