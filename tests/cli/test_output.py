@@ -321,12 +321,32 @@ def test_nulls_and_empty_values_of_rows_are_shown_differently(lakelog: Any, tmp_
     ]
 
 
+def test_columns_without_values_of_a_users_table_are_shown(lakelog: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    engine.write(
+        path, pl.DataFrame({"id": [1], "coupon": [None]}, {"id": pl.Int64, "coupon": pl.String})
+    )
+    head, row, _ = lakelog("rows", path).text.splitlines()
+    assert (head.split(), row.split()) == (["id", "coupon"], ["1", "null"])
+
+
+def test_a_table_of_many_columns_names_the_first_that_are_hidden(
+    lakelog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    engine.write(path, pl.DataFrame({f"column_number_{i:03}": [i] for i in range(300)}))
+    monkeypatch.setenv("COLUMNS", "80")
+    text = " ".join(lakelog("rows", path).text.split())
+    assert "--columns shows column_number_004, column_number_005," in text
+    assert text.endswith("column_number_013 and 286 more")
+
+
 def test_columns_named_like_patterns_are_shown(lakelog: Any, tmp_path: Path) -> None:
     rows = pa.table({"*": pa.nulls(1, pa.int64()), "^a$": [[b"x"]], "a": [3], "b[c]": [4]})
     engine.write(tmp_path, rows)
     header, values, _ = lakelog("rows", tmp_path).text.splitlines()
-    assert header.split() == ["^a$", "a", "b[c]"]
-    assert values.split() == ["[b'x']", "3", "4"]
+    assert header.split() == ["*", "^a$", "a", "b[c]"]
+    assert values.split() == ["null", "[b'x']", "3", "4"]
     raw = lakelog("rows", tmp_path, "--columns", "^a$", "--output", "csv").raw
     assert raw == b'^a$\n"[""eA==""]"\n'
     raw = lakelog("rows", tmp_path, "--output", "json").raw

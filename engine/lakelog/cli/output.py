@@ -41,8 +41,8 @@ def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
 @dataclass(frozen=True)
 class View:
     """The text table of a command's rows. Without ``--columns``, columns without values and
-    `redundant` ones are omitted; an empty `sort` keeps the order. `exact`: values of the
-    user's table, without units and separators.
+    `redundant` ones are omitted; an empty `sort` keeps the order. `exact`: columns and values of
+    the user's table, all of them, without units and separators.
     """
 
     noun: str
@@ -117,7 +117,7 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
         frame = frame.sort(*map(column_named, shown.sort))
     limit = TABLE_ROWS if output.limit is None else output.limit
     top = frame.head(limit).select(map(column_named, chosen))
-    if not output.columns:
+    if not output.columns and not shown.exact:
         # Computed from all rows, so that another limit shows the same columns.
         empty = [c for c in chosen if frame.height and frame[c].null_count() == frame.height]
         hidden = {*empty, *shown.redundant(top)}

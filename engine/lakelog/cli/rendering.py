@@ -24,7 +24,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from lakelog.cli.options import ARROW_FILE
+from lakelog.cli.options import ARROW_FILE, name_text
 from lakelog.cli.text import colour_wanted, time_text
 from lakelog.display import plain, size_text
 from lakelog.model import contract
@@ -39,6 +39,7 @@ _UNCLIPPED_WIDTH = 100_000
 _LEAST_WIDTH = 6
 _WORD_WIDTH = 20
 _GAP = 2
+_NAMED_COLUMNS = 10
 _CLIPPED_IN_THE_MIDDLE = frozenset(("path", "name"))
 _WRAPPED = frozenset(("problem", "why"))
 _SIZE_TEXT = re.compile(r"(\d+) bytes")
@@ -190,13 +191,15 @@ def table_text(
     exact: bool = False,
 ) -> str:
     """A frame as text, with a summary line below it; with `may_hide`, columns that do not fit are
-    hidden, and named; `exact` as `rich_table`.
+    hidden, and the first of them named; `exact` as `rich_table`.
     """
     if may_hide:
         whole = frame.columns
         frame = fitting(frame, _console(to_file=to_file).width, exact=exact)
         if hidden := whole[frame.width :]:
-            summary = [*summary, f"--columns shows {', '.join(hidden)}"]
+            named = ", ".join(map(name_text, hidden[:_NAMED_COLUMNS]))
+            others = f" and {len(hidden) - _NAMED_COLUMNS:,} more" * (len(hidden) > _NAMED_COLUMNS)
+            summary = [*summary, f"--columns shows {named}{others}"]
     return render(
         [rich_table(frame, exact=exact), Text(" · ".join(summary), style="dim")], to_file=to_file
     )
