@@ -87,3 +87,15 @@ def test_report_writes_the_page(lakelog: Any, table: str, tmp_path: Path) -> Non
     assert outcome.code == 0
     assert json.loads(outcome.text) == [{"path": str(page), "size_bytes": page.stat().st_size}]
     assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_each_hint_about_a_missing_data_file_leads_on(lakelog: Any, tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    library.write(path, pl.DataFrame({"id": [1]}))
+    for file in path.glob("*.parquet"):
+        file.unlink()
+    assert "lakelog repair --check-files" in lakelog("rows", path).errors
+    assert f"lakelog repair {path} --check-files" in lakelog("doctor", path, "--files").text
+    assert "--remove-missing" in lakelog("repair", path, "--check-files").text
+    assert lakelog("repair", path, "--remove-missing", "--apply").code == 0
+    assert lakelog("rows", path).code == 0

@@ -127,7 +127,8 @@ def raise_explained(
                 "a data file that the log refers to was not found",
                 path=path,
                 version=version,
-                hint="the file was deleted: check for a recent vacuum, or restore the file",
+                hint="the file was deleted: check for a recent vacuum, and restore the file; "
+                "repair(check_files=True), or lakelog repair --check-files, lists all such files",
             ) from error
         case LakelogError():
             if error.path in {None, sources.name(path)}:

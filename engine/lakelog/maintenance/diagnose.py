@@ -80,7 +80,10 @@ WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "ke
 CHECK = "check"
 _THREADS = 16
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
-_WHY_MISSING = "restore it, or request its removal: its rows are then permanently lost"
+_WHY_MISSING = (
+    "restore it, or remove it from the table with remove_missing=True, or --remove-missing on the "
+    "command line: its rows are then permanently lost"
+)
 _WHY_REMOVED = "its rows are lost in any case; readers fail until it is removed"
 _WHY_UNREACHED = (
     "it is behind a symbolic link that leads nowhere, or its folder is outside of the table's "
