@@ -46,7 +46,7 @@ if above:
     try:
         do(1)
     except InvalidInputError as error:
-        limit = int(re.fullmatch(r"at least (\\d+) bytes", error.expected)[1]) + above
+        limit = int(re.fullmatch(r"at least (\\d+) MiB", error.expected)[1]) * 2**20 + above
 found = do(limit)
 print(json.dumps([peak(), limit, found]))
 """

@@ -236,7 +236,7 @@ def test_limit_below_the_minimum_is_refused_with_the_minimum(tmp_path: Path) -> 
     least = LEAST_RESIDENT_BYTES + LEAST_WORK_BYTES
     with pytest.raises(InvalidInputError) as raised:
         Budget.of(least - 1, 100)
-    assert raised.value.expected == f"at least {least} bytes"
+    assert raised.value.expected == f"at least {least >> 20} MiB"
     assert Budget.of(least, 100).filter.bit_count() == 1
     with pytest.raises(InvalidInputError):
         Budget.of(least, LEAST_RESIDENT_BYTES + 1)

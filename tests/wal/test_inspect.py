@@ -196,7 +196,8 @@ def test_missing_log_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         inspect(tmp_path / "nowhere")
     with pytest.raises(
-        NotFoundError, match=r"write-ahead log not found.*keyed store it is named wal"
+        NotFoundError,
+        match=r"write-ahead log not found.*the directory of an ingest it is named wal",
     ):
         inspect(tmp_path)
     with pytest.raises(InvalidInputError, match="historic log not found"):

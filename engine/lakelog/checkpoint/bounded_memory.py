@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from lakelog.display import size_text
 from lakelog.errors import CheckpointWriteError, InvalidInputError
 from lakelog.model import actions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
@@ -35,6 +36,7 @@ LEAST_WORK_BYTES = 160 << 20
 batch does not fit.
 """
 
+_MIB = 1 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -59,8 +61,8 @@ class Budget:
         if memory_limit < floor:
             raise InvalidInputError(
                 "the memory limit is below the minimum that Python, Polars and pyarrow need",
-                expected=f"at least {floor} bytes",
-                found=memory_limit,
+                expected=f"at least {-(-floor // _MIB):,} MiB",
+                found=size_text(memory_limit),
                 hint="raise the limit, or run it in a process that uses less memory",
             )
         # A quarter: the writer needs another quarter, and the allocators retain the rest.

@@ -395,7 +395,12 @@ def history(target: Target, output: Output) -> None:
     table, meter = open_metered(target)
     with progress("reading commits", meter):
         rows = table.history(output.limit)
-    emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
+
+    def summary(shown: pl.DataFrame) -> list[str]:
+        is_cut = shown.height == output.limit and shown["version"].min() != 0
+        return ["the newest; --limit shows more"] if is_cut else []
+
+    emit(rows.lazy(), output, View("commit", tuple(_HISTORY), (), summary))
 
 
 def _action_types() -> list[str]:

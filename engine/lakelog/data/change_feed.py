@@ -124,7 +124,7 @@ def _empty_range(log: Log, first: int, last: int) -> InvalidInputError:
     return InvalidInputError(
         "the range of versions is empty",
         path=log.table,
-        expected=f"0 <= start <= end, at most {last}",
+        expected=f"0 <= start <= {last}",
         found=f"start={first}, end={last}",
     )
 

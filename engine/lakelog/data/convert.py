@@ -176,8 +176,8 @@ def _listed(log: Log) -> tuple[pl.DataFrame, int]:
             "the folder has no Parquet file",
             path=log.table,
             expected="files whose names end with .parquet",
-            found=f"{len(visible)} other files",
-            hint="create a new table with lakelog.create",
+            found=f"{len(visible):,} other files" if entries else "no file",
+            hint="check the path; lakelog.create creates a table without files",
         )
     names = pl.Series([each.name for each in entries if is_unicode(each.name)], dtype=pl.String)
     for folder in sorted(table_folders(names)):

@@ -188,8 +188,8 @@ def commits_between(
     if not 0 <= start <= last:
         raise InvalidInputError(
             "the range of versions is empty",
-            expected=f"0 <= start <= end, at most {latest}",
-            found=f"start={start}, end={end}",
+            expected=f"0 <= start <= {last}",
+            found=f"start={start}, end={last}",
         )
     if last > latest:
         raise InvalidInputError(

@@ -202,7 +202,10 @@ def _of_properties(
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
-        why = "the properties of the table disable cleanup; use force to clean it up nevertheless"
+        why = (
+            "the properties of the table disable cleanup; force=True, or --force on the command "
+            "line, cleans it up nevertheless"
+        )
         return "cleanup-disabled", why
     return None
 
@@ -229,7 +232,8 @@ def _retention(
                 path=log.table,
                 expected=f"{name} of at least {duration_text(owned)}",
                 found=duration_text(asked),
-                hint="change the table's properties, or use force",
+                hint="change the table's properties, or use force=True, or --force on the "
+                "command line",
             )
     (_, log_ms, own_log_ms), (_, checkpoint_ms, own_checkpoint_ms) = wanted
     return Retention(

@@ -427,8 +427,9 @@ class Vacuum:
                 path=self.log.table,
                 expected=f"at least {duration_text(promised)}",
                 found=duration_text(self.retention_ms),
-                hint="running readers and writers may still need the files; use force if "
-                "there are none, or change delta.deletedFileRetentionDuration",
+                hint="running readers and writers may still need the files; use force=True, or "
+                "--force on the command line, if there are none, or change "
+                "delta.deletedFileRetentionDuration",
             )
         return self.retention_ms
 

@@ -58,7 +58,7 @@ _AHEAD = 16  # number of files that each thread may read ahead
 _NAMED = 20
 _HINT = (
     "check the store and the network, or set a longer time-out: lakelog.open(…, "
-    "read_timeout=…), or the table property "
+    "read_timeout=…), --read-timeout on the command line, or the table property "
     "spark.indextables.checkpoint.read.timeoutSeconds"
 )
 

@@ -102,7 +102,10 @@ def inspect(
     if format is not None:
         raise InvalidInputError("historic log not found", path=path, expected=format)
     if not any(named_seq(name) is not None for name in names):
-        hint = "pass the folder that contains the log's files; for a keyed store it is named wal"
+        hint = (
+            "pass the folder that contains the log's files; in a keyed store and in the directory "
+            "of an ingest it is named wal"
+        )
         raise NotFoundError("write-ahead log not found", path=path, hint=hint)
     with disk_errors("the log cannot be read", path):
         verdict = survey(disk, path)
