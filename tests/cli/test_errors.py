@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,7 @@ import pytest
 
 import lakelog as engine
 from lakelog.errors import LakelogWarning
+from tests.cli.conftest import COMMITS
 
 
 def fail_with(error: BaseException) -> Any:
@@ -154,6 +156,50 @@ def test_an_interruption_exits_with_130(lakelog: Any, monkeypatch: pytest.Monkey
     outcome = lakelog("info", "x")
     assert outcome.code == 130
     assert "Traceback" not in outcome.errors
+
+
+def test_an_interruption_of_the_imports_exits_with_130(repository: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'lakelog.cli.table': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from lakelog.cli import main\n"
+        "main()\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(repository / "engine")},
+    )
+    assert (outcome.returncode, outcome.stderr) == (130, "interrupted\n")
+
+
+def test_hints_name_the_options_of_the_command_line(
+    lakelog: Any, table: str, tmp_path: Path
+) -> None:
+    assert "--force" in lakelog("vacuum", table, "--retention", "0d").errors
+    assert "--force" in lakelog("cleanup", table, "--retention", "0d").errors
+    outcome = lakelog("checkpoint", table, "--memory-limit", "1kb")
+    assert re.search(r"expected  at least \d+ MiB\n *found +1.0 KiB\n", outcome.errors)
+
+
+@pytest.mark.parametrize("command", ["actions", "changes"])
+def test_an_empty_range_of_versions_shows_its_ends(lakelog: Any, table: str, command: str) -> None:
+    outcome = lakelog(command, table, "--start", 5, "--end", 3)
+    assert "0 <= start <= 3" in outcome.errors
+    assert "start=5, end=3" in outcome.errors
+    outcome = lakelog(command, table, "--start", 999)
+    assert f"start=999, end={COMMITS - 1}" in outcome.errors
+
+
+def test_convert_of_a_missing_folder_asks_for_its_path(lakelog: Any, tmp_path: Path) -> None:
+    outcome = lakelog("convert", tmp_path / "nowhere")
+    assert outcome.code == 1
+    assert "Next: check the path" in outcome.errors
 
 
 def test_repeated_warning_is_printed_as_one_note(

@@ -266,7 +266,7 @@ def test_missing_and_other_data_files_are_one_finding_of_each_kind(
     missing, other = report.findings
     assert (missing.kind, missing.num_files, missing.paths) == ("data-missing", 4, ("a", "b", "d"))
     assert missing.problem.startswith(
-        "a: a live file was not found (4 in all, also b, d); restore it, or remove it from the table"
+        "a: a live file was not found (4 in all, also b, d); restore it, or remove it from the "
     )
     assert (other.kind, other.num_files, other.paths) == ("data-length", 1, ("c",))
     assert other.problem.startswith("c: a live file has 2 bytes, and the log records 1; its rows")

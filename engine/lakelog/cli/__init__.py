@@ -17,6 +17,21 @@ Modules that help imports are light: Polars, rich and the engine are imported wh
 | `watch`, `metered_store` | progress bars; a store that counts its reads |
 """
 
-from lakelog.cli.app import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    try:
+        from lakelog.cli.app import main as run
+    except KeyboardInterrupt:  # click converts those that follow
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+    run(arguments)
+
 
 __all__ = ["main"]
