@@ -85,11 +85,11 @@ def test_skipped_file_is_a_finding(
     assert lakelog("spark", "run", file).code == 1
 
 
-def test_invalid_pipeline_file_is_a_usage_error(
+def test_missing_pipeline_file_exits_with_1_and_an_invalid_one_with_2(
     lakelog: Call, session: Session, tmp_path: Path
 ) -> None:
     outcome = lakelog("spark", "run", tmp_path / "none.toml")
-    assert (outcome.code, "cannot be read" in outcome.errors) == (2, True)
+    assert (outcome.code, "not found" in outcome.errors) == (1, True)
     (tmp_path / "p.toml").write_text(TOML + "[compakt]")
     outcome = lakelog("spark", "run", tmp_path / "p.toml")
     assert (outcome.code, "did you mean compact" in outcome.errors) == (2, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lakelog import InvalidInputError
+from lakelog import InvalidInputError, NotFoundError
 from lakelog.spark import Pipeline
 from lakelog.spark.pipeline import (
     Checkpoint,
@@ -125,8 +125,8 @@ def test_error_of_an_invalid_file_names_the_problem(
     assert error.value.path.endswith("pipeline.toml")
 
 
-def test_missing_file_raises_invalid_input_error() -> None:
-    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
+def test_missing_file_raises_not_found_error() -> None:
+    with pytest.raises(NotFoundError, match="pipeline was not found"):
         Pipeline.from_toml("nowhere.toml")
 
 

@@ -1,6 +1,7 @@
 """The command ``lakelog``: its group, exit codes, error messages and notes. Imports nothing heavy.
 
-Exit codes: 0 for success, 1 for an error or a damaged table, 2 for invalid usage, 3 if `doctor`
+Exit codes: 0 for success, 1 for an error or a damaged table, 2 for an `InvalidInputError` (the call
+has to be changed; a file, table or version that was not found is another error), 3 if `doctor`
 could not examine the table, 130 for an interrupt by the user, 141 for a closed pipe.
 """
 

@@ -16,7 +16,7 @@ import click
 
 from lakelog.cli.options import Output, name_text
 from lakelog.cli.text import count
-from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
+from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -212,6 +212,8 @@ def read_inventory(path: str | None) -> pl.DataFrame | None:
         )
     try:
         return reader(path)
+    except FileNotFoundError as cause:
+        raise NotFoundError("the inventory was not found", path=path) from cause
     except (OSError, pl.exceptions.PolarsError) as cause:
         reason = (str(cause).splitlines() or [""])[0]
         raise InvalidInputError(f"the inventory cannot be read: {reason}", path=path) from cause

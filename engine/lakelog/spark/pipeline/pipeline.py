@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakelog import telemetry
-from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.errors import InvalidInputError, NotFoundError, TableNotFoundError
 from lakelog.spark.pipeline.steps import (
     INGEST_LOG,
     STEPS,
@@ -138,12 +138,15 @@ class Pipeline:
             source: Path of the file. Relative paths in it are relative to the working directory.
 
         Raises:
-            InvalidInputError: The file does not exist, it is not TOML, or a key is unknown, missing
+            NotFoundError: The file does not exist.
+            InvalidInputError: The file is not TOML, or a key is unknown, missing
                 or malformed; the message has its name.
         """
         path = os.fspath(source)
         try:
             given = tomllib.loads(Path(path).read_text("utf-8"))
+        except FileNotFoundError as cause:
+            raise NotFoundError("the file of the pipeline was not found", path=path) from cause
         except (OSError, UnicodeDecodeError) as cause:
             reason = getattr(cause, "strerror", None) or str(cause)
             raise InvalidInputError(f"the pipeline cannot be read: {reason}", path=path) from cause
