@@ -89,6 +89,13 @@ def test_folder_becomes_a_table_and_its_files_are_unchanged(tmp_path: Path) -> N
     assert table.to_polars()["id"].sort().to_list() == [2, 3, 4]
 
 
+def test_folders_of_given_columns_may_begin_with_a_dot(tmp_path: Path) -> None:
+    put(tmp_path, "_k=1/.d=a/x.parquet", {"id": [1]})
+    put(tmp_path, "_k=1/.e=a/x.parquet", {"no": [1]})
+    lakelog.convert(tmp_path, partition_by={"_k": pl.Int64, ".d": pl.String})
+    assert lakelog.open(tmp_path).to_polars().rows() == [(1, 1, "a")]
+
+
 def test_folders_are_partitions_with_decoded_values(tmp_path: Path) -> None:
     put(tmp_path, "_p=1/day=2026-01-31/kind=a%20b%2Fc/x.parquet", {"id": [1], "KIND": ["lost"]})
     put(tmp_path, "_p=-7/day=__HIVE_DEFAULT_PARTITION__/kind=é=ü/x.parquet", {"id": [2]})

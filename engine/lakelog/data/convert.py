@@ -7,7 +7,7 @@ file holds nulls only, has that of the other files. Statistics are taken from th
 are certain.
 
 Folders such as ``day=2026-01-01`` are partitions. Files and folders whose name begins with ``_`` or
-``.`` are hidden, except folders of partition columns that begin with ``_``.
+``.`` are hidden, except folders of partition columns; those with ``.`` have to be given.
 
 Source: Delta Lake, CONVERT TO DELTA (ConvertToDeltaCommand). Delta protocol, Partition Value
 Serialization; Per-file Statistics.
@@ -124,7 +124,7 @@ def convert(
 ) -> ConvertReport:
     """Convert a folder; see `lakelog.convert`."""
     refuse_existing(log.store, dialects)
-    files, others = _listed(log)
+    files, others = _listed(log, frozenset(partition_by or ()))
     partitions, texts = _partitions(files["path"], partition_by)
     keys = [field.name for field in partitions.fields]
     footers = _footers(log, files, keys, definition.configuration or {})
@@ -166,10 +166,12 @@ def convert(
     return replace(report, version=0)
 
 
-def _listed(log: Log) -> tuple[pl.DataFrame, int]:
-    """The Parquet files of the folder, and the number of other files that are not hidden."""
+def _listed(log: Log, given: frozenset[str]) -> tuple[pl.DataFrame, int]:
+    """The Parquet files of the folder, and the number of other files that are not hidden; partition
+    columns are `given`.
+    """
     entries = [entry for batch in log.store.walk() for entry in batch]
-    visible = [entry for entry in entries if not _is_hidden(entry)]
+    visible = [entry for entry in entries if not _is_hidden(entry, given)]
     found = [entry for entry in visible if entry.name.endswith(".parquet")]
     if not found:
         raise NotFoundError(
@@ -195,10 +197,12 @@ def _listed(log: Log) -> tuple[pl.DataFrame, int]:
     return pl.DataFrame(found, columns, orient="row").sort("path"), len(visible) - len(found)
 
 
-def _is_hidden(entry: FileEntry) -> bool:
+def _is_hidden(entry: FileEntry, given: frozenset[str]) -> bool:
     *folders, name = entry.name.split("/")
     return name.startswith(("_", ".")) or any(
-        folder.startswith(".") or (folder.startswith("_") and "=" not in folder)
+        folder.startswith(("_", "."))
+        and not (folder.startswith("_") and "=" in folder)
+        and given.isdisjoint(_folder_values(f"{folder}/"))
         for folder in folders
     )
 
