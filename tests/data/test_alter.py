@@ -86,8 +86,15 @@ def test_fields_are_added_to_structs_at_any_depth(tmp_path: Path) -> None:
             "m": [("k", {"z": 1, "v": None})],
         }
     ]
-    table.alter.add_columns({"t.u": pl.Int64})  # a name of its own, as the table has no struct t
-    assert table.snapshot().schema.names == ("s", "l", "m", "t.u")
+    with pytest.raises(InvalidInputError, match="no column 't'") as unknown:
+        table.alter.add_columns({"t.u": pl.Int64})
+    assert "`t.u`" in (unknown.value.hint or "")
+    table.alter.add_columns({"`t.u`": pl.Struct({"a": pl.Int8}), "plain": pl.Int8})
+    table.alter.add_columns({"`t.u`.`b.``c`": pl.Int64, "t.u.d": pl.Int8}, after="`t.u`.a")
+    assert table.snapshot().schema.names == ("s", "l", "m", "t.u", "plain")
+    (inner,) = (f.type for f in table.snapshot().schema.fields if f.name == "t.u")
+    assert isinstance(inner, contract.Struct)
+    assert inner.names == ("a", "b.`c", "d")
     with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
         table.alter.add_columns({"s.B": pl.Int64})
     for name in ("s.a.x", "l.x", "m.key.x"):

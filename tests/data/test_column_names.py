@@ -69,3 +69,22 @@ def test_name_that_fits_two_columns_in_other_cases_is_ambiguous(tmp_path: Path) 
         contract.parse_schema(made.table.snapshot().metadata.schema_string or "").field("AB")
         is None
     )
+
+
+def test_names_are_taken_in_backquotes_wherever_columns_are_named(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"a.b": [2, 1], "p q": ["x", "y"], "v": [1, 2]})
+    mapping = {"delta.columnMapping.mode": "name"}
+    lakelog.write(tmp_path, rows, partition_by="`p q`", configuration=mapping)
+    lakelog.write(tmp_path, rows, partition_by="`P Q`")
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert table.snapshot().metadata.partition_columns == ("p q",)
+    assert table.to_polars(columns=["`a.b`", "`V`"]).columns == ["a.b", "v"]
+    table.compact(order_by="`a.b`")
+    table.compact(zorder_by=["`A.b`", "v"])
+    table.upsert(rows.with_columns(v=9), on="`a.b`")
+    assert set(table.to_polars()["v"]) == {9}
+    merge = table.merge(rows.with_columns(pl.lit("z").alias("p q"), v=8), on=["`a.b`"])
+    merge.when_matched_update_all(except_cols="`p q`").execute()
+    assert set(table.to_polars().select("p q", "v").rows()) == {("x", 8), ("y", 8)}
+    with pytest.raises(InvalidInputError, match="has no column '`a`'"):
+        table.upsert(rows, on=["`a`"])

@@ -54,6 +54,7 @@ from lakelog.input_validation import as_names
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.column_names import spelled
 from lakelog.model.contract import column_named, field_named, field_of
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.statistics import stats_from_json
@@ -88,9 +89,9 @@ class _Clause:
 
     def columns(self, source: Sequence[str]) -> list[str]:
         """Columns of the source that the clause assigns, as values, to those of the same name."""
-        every = self.values is None
-        named = {name.lower() for name in (self.skipped if self.values is None else self.values)}
-        return [name for name in source if (name.lower() in named) != every]
+        given = self.skipped if self.values is None else self.values
+        named = {name.lower() for name in spelled(given, source)}
+        return [name for name in source if (name.lower() in named) != (self.values is None)]
 
     def taken(self, source: Sequence[str]) -> list[str]:
         """Columns of the source that the clause assigns without naming them."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 from lakelog.data.conform import has_equivalent
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import as_names
+from lakelog.model.column_names import spelled
 from lakelog.model.contract import (
     DataType,
     Decimal,
@@ -129,7 +130,7 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
     """Refuse names, in any case, that are columns of neither side."""
     known = {name.lower() for name in (*target, *source)}
     for name in except_cols:
-        if name.lower() not in known:
+        if known.isdisjoint(_named(name, side).lower() for side in (target, source)):
             raise InvalidInputError(
                 f"except_cols: source and target of the merge have no column {name!r}",
                 column=name,
@@ -206,9 +207,7 @@ def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCo
 
 
 def _named(name: str, names: Sequence[str]) -> str:
-    """The column of a name, in whose case it may differ."""
-    same = [each for each in names if each.lower() == name.lower()]
-    return same[0] if name not in names and len(same) == 1 else name
+    return spelled((name,), names)[0]
 
 
 def _parts(expr: pl.Expr, node: Any) -> Iterator[tuple[pl.Expr, Any]]:

@@ -1,4 +1,5 @@
-"""The columns that callers name: exactly, else in any case, as in Delta on Spark.
+"""The columns that callers name: exactly, else in any case, as in Delta on Spark. A name, or a part
+of a path, may be in backquotes.
 
 `known_name` finds one of several names, `column_path` a column or a field inside one. A name that
 fits several is refused.
@@ -7,6 +8,7 @@ fits several is refused.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -15,6 +17,8 @@ from lakelog.errors import InvalidInputError
 from lakelog.model.contract import Array, DataType, Map, Struct
 
 _MOST_SHOWN = 20
+_FORMS: tuple[Callable[[str], str], ...] = (str, str.lower)
+_LAST_PART = re.compile(r"(?:(?<=\.)|^)(?:`(?:[^`]|``)+`|[^.]+)$")
 
 
 def known_name(
@@ -23,11 +27,12 @@ def known_name(
     """The name of these that is given; raises InvalidInputError with a message and fields."""
     if given in names:
         return given
-    found = [name for name in names if name.lower() == given.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise _ambiguous(given, found, **fields)
+    for form in _FORMS:
+        found = [name for name in names if form(given) in _texts(name, form)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise _ambiguous(given, found, **fields)
     raise _not_found(given, names, message, **fields)
 
 
@@ -35,16 +40,26 @@ def spelled(given: Iterable[str], names: Collection[str]) -> list[str]:
     """Names as these have them; those that are not found, or ambiguous, are as they are given."""
     lower: dict[str, list[str]] = {}
     for name in names:
-        lower.setdefault(name.lower(), []).append(name)
+        for text in _texts(name, str.lower):
+            lower.setdefault(text, []).append(name)
     found = ((name, lower.get(name.lower(), ())) for name in given)
     return [alike[0] if len(alike) == 1 else name for name, alike in found]
+
+
+def new_path(text: str) -> tuple[str, str]:
+    """The path to the struct of a new field (empty for a column), and the name of the field."""
+    last = _LAST_PART.search(text)
+    name = text if last is None else last[0]
+    above = text[: -len(name) - 1]
+    is_quoted = len(name) > 2 and name[0] == name[-1] == "`"
+    return above, name[1:-1].replace("``", "`") if is_quoted else name
 
 
 def column_path(schema: Struct, given: str) -> tuple[str, ...]:
     """The names down to a column or to a field inside one, with ``element``, ``key`` and ``value``
     for lists and maps, from the text with dots between them. Names may be in backquotes.
     """
-    for form in (str, str.lower):
+    for form in _FORMS:
         found = list(dict.fromkeys(_paths(schema, form(given), form)))
         if len(found) == 1:
             return found[0]
@@ -56,12 +71,17 @@ def column_path(schema: Struct, given: str) -> tuple[str, ...]:
 def _paths(type_: DataType, rest: str, form: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
     """The paths whose text this is."""
     for name, inner in _inside(type_):
-        for text in {form(name), form(path_text((name,), quote=True))}:
+        for text in _texts(name, form):
             if rest == text:
                 yield (name,)
             elif rest.startswith(f"{text}."):
                 for path in _paths(inner, rest[len(text) + 1 :], form):
                     yield (name, *path)
+
+
+def _texts(name: str, form: Callable[[str], str]) -> set[str]:
+    """The texts of a name."""
+    return {form(name), form(path_text((name,), quote=True))}
 
 
 def _inside(type_: DataType) -> list[tuple[str, DataType]]:

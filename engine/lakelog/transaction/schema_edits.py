@@ -15,7 +15,7 @@ from dataclasses import replace
 from lakelog.display import path_text
 from lakelog.errors import InvalidInputError, SchemaEvolutionError
 from lakelog.model import contract
-from lakelog.model.column_names import column_path
+from lakelog.model.column_names import column_path, new_path
 from lakelog.model.contract import Array, DataType, Field, Map, Struct
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
@@ -49,12 +49,15 @@ def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None
 
 
 def _new_path(schema: Struct, name: str) -> tuple[str, ...]:
-    """The names on the path to a new column: several only where the first is a nested column."""
-    above, _, last = name.rpartition(".")
-    parent = schema.field(name.split(".", maxsplit=1)[0])
-    is_plain = parent is None or not isinstance(parent.type, Struct | Array | Map)
-    is_own = is_plain or not above or name in schema.names
-    return (name,) if is_own else (*column_path(schema, above), last)
+    """The names on the path to a new column."""
+    above, last = new_path(name)
+    if not above:
+        return (last,)
+    try:
+        return (*column_path(schema, above), last)
+    except InvalidInputError as error:
+        error.hint = error.hint or f"write one name with dots as {path_text((name,))}"
+        raise
 
 
 def _with_field(
