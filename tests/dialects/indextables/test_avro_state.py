@@ -166,6 +166,28 @@ def test_unknown_entry_fields_are_kept(log: Log) -> None:
     assert json.loads(row["extra"])["colour"] == "red"
 
 
+def test_values_without_a_column_of_their_type_are_kept_as_json(log: Log) -> None:
+    record = {"type": "record", "name": "S", "fields": [{"name": "n", "type": "long"}]}
+    fields = [
+        {"name": "stats", "type": record} if f["name"] == "stats" else f for f in ENTRY_FIELDS
+    ]
+    fields.append({"name": "raw", "type": "bytes"})
+    log.manifest(_SHARED, _entries("a", stats={"n": 1}, raw=b"\x00\xff"), fields)
+    log.state(1, {_SHARED: 1})
+    (row,) = read_files(log.checkpoint(1), ["stats", "extra"]).to_dicts()
+    assert row["stats"] == '{"n":1}'
+    assert json.loads(row["extra"])["raw"] == "\x00\xff"
+
+
+def test_boolean_in_a_column_of_numbers_is_refused(log: Log) -> None:
+    boolean = {"name": "numRecords", "type": "boolean"}
+    fields = [boolean if f["name"] == "numRecords" else f for f in ENTRY_FIELDS]
+    log.manifest(_SHARED, _entries("a", numRecords=True), fields)
+    log.state(1, {_SHARED: 1})
+    with pytest.raises(InvalidActionError, match="wrong type"):
+        read_files(log.checkpoint(1), ["numRecords"])
+
+
 def test_only_requested_columns_are_returned(log: Log) -> None:
     (frame,) = _state(log).iter_files(["numRecords", "dvId"])
     assert set(frame.columns) == {"actionType", "path", "numRecords"}

@@ -367,15 +367,19 @@ def _frame_of(
             continue
         values = [record[name] for record in records]
         if leaf.lenient:
-            values = [v if v is None or isinstance(v, str) else str(v) for v in values]
+            values = [v if v is None or isinstance(v, str) else _json(v) for v in values]
+        dtype = schema[leaf.column]
         try:
-            column = pl.Series(leaf.column, values, dtype=schema[leaf.column], strict=True)
+            # Polars makes numbers of booleans, but not of texts.
+            if dtype.is_integer() and bool in set(map(type, values)):
+                values = [str(v) if isinstance(v, bool) else v for v in values]
+            column = pl.Series(leaf.column, values, dtype=dtype, strict=True)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
             raise InvalidActionError(
                 "a field of the manifest's entries has the wrong type",
                 path=path,
                 version=version,
-                expected=f"{name}: {schema[leaf.column]}",
+                expected=f"{name}: {dtype}",
                 found=str(cause)[:120],
             ) from cause
         series.append(column)
@@ -395,7 +399,16 @@ def _entry_fields() -> dict[str, Leaf]:
 
 def _extra(record: dict[str, Any], fields: Mapping[str, Leaf]) -> str | None:
     unknown = {k: v for k, v in record.items() if k not in fields and v is not None}
-    return orjson.dumps(unknown, default=str).decode() if unknown else None
+    return _json(unknown) if unknown else None
+
+
+def _json(value: Any) -> str:
+    """JSON text of an Avro value; bytes are texts of U+0000 to U+00FF, as in Avro's own JSON."""
+
+    def other(value: Any) -> str:
+        return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+    return orjson.dumps(value, default=other).decode()
 
 
 def _require(frame: pl.DataFrame, wanted: set[str], path: str, version: int) -> None:
