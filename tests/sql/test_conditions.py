@@ -385,6 +385,7 @@ ODD = pl.DataFrame(
             "TRY_CAST(concat('2026-01-0', n, 'T10:00:00+02:00') AS TIMESTAMP) = '2026-01-01 08:00'",
             [1],
         ),
+        ("TRY_CAST(concat('12:30:0', id) AS TIMESTAMP_NTZ) IS NULL AND n = 1", [1]),
         ("NOT array_contains(tags, 'z')", [1, 2]),
         (" OR ".join(f"id = {k}" for k in range(3, 300)), [3]),
         (f"id IN ({', '.join(map(str, range(2, 3000)))}, NULL)", [2, 3]),
@@ -458,7 +459,11 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("CAST(n AS DOUBLE) % 0.25D = 0", "a value other than 1, 2, 4"),
         ("CAST(n * 5e-324 AS STRING) IS NULL", "so near to 0 that Java writes other digits"),
         ("TRY_CAST(n * 5e-324 AS STRING) IS NULL", "so near to 0 that Java writes other digits"),
-        ("TRY_CAST(concat('2026-1-', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
+        *[
+            (f"TRY_CAST(concat({text}) IS NULL", "may be a date or a time to Spark")
+            for text in ("'2026-1-', id) AS DATE", "'T12:30:0', id) AS TIMESTAMP")
+        ],
+        ("TRY_CAST(concat('0000-01-0', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
         ("nothing = 1", "SQL text uses a column that the table does not have"),
         ("(" * 500 + "n = 1" + ")" * 500, "text that is nested too deeply"),
         (f"n = {' + '.join('1' * 3000)}", "text that is nested too deeply"),

@@ -257,6 +257,8 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
 DAY_US = 86_400_000_000
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_MAY_BE_DATE = "^[+-]?[0-9]{4}"
+_MAY_BE_CLOCK = f"{_MAY_BE_DATE}|^T?[0-9]{{1,2}}:"  # Spark takes the date of today
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?"
 _BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 """Characters that Spark ignores around a text that it casts."""
@@ -665,9 +667,9 @@ def may_be_valid(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
     """Texts of other forms that Spark may take as a time or a float, as 2026-1-31 and 5d."""
     text = text.str.strip_chars(_BLANKS)
     if type_ in TIMES:
-        plain = text.str.contains(f"^{_time_pattern(type_)}$")
-        has_year = text.str.contains(r"^[+-]?[0-9]{4}") & ~plain
-        return RowError(failed & has_year, "a string that may be a date or a time to Spark")
+        plain = text.str.contains(f"^{_time_pattern(type_)}$") & ~text.str.starts_with("0000")
+        may_be = text.str.contains(_MAY_BE_CLOCK if type_ == TIMESTAMP else _MAY_BE_DATE) & ~plain
+        return RowError(failed & may_be, "a string that may be a date or a time to Spark")
     number = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?[df]?|0x[0-9a-f.]+p[+-]?[0-9]+[df]?"
     may_be = text.str.contains(f"(?i)^[+-]?(?:{number})$")
     return RowError(failed & may_be, "a string that may be a number to Spark")
