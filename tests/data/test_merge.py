@@ -209,6 +209,17 @@ def test_additional_conditions_filter_pairs_and_skip_files(tmp_path: Path) -> No
     assert bag(table.to_polars()) == Counter(rows)
 
 
+@pytest.mark.parametrize(("least", "updated"), [("-Infinity", 3), ("1e308", 1), ("NaN", 0)])
+def test_condition_of_a_merge_may_have_numbers_that_json_lacks(
+    tmp_path: Path, least: str, updated: int
+) -> None:
+    table = new_table(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("c", 3, float("nan"))))
+    on = f"target.id = source.id AND target.x > CAST('{least}' AS DOUBLE)"
+    merge = table.merge(frame(("a", 1, 7.0), ("b", 2, 7.0), ("c", 3, 7.0)), on)
+    assert merge.when_matched_update({"x": "source.x"}).execute().num_updated_rows == updated
+
+
 def test_names_of_a_condition_are_found_in_any_case_and_quotes(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))

@@ -250,7 +250,9 @@ def _fields(node: Any, names: Sequence[str]) -> Iterator[str]:
 
 
 def _plain(node: Any) -> pl.Expr | None:
-    """An expression over the target's columns instead of its struct; None for the whole struct."""
+    """An expression over the target's columns instead of its struct; None for the whole struct, and
+    for infinite numbers and NaN, which JSON cannot hold.
+    """
 
     def renamed(node: Any) -> Any:
         match _side(node), node:
@@ -266,5 +268,5 @@ def _plain(node: Any) -> pl.Expr | None:
 
     try:
         return expression_of(renamed(node))
-    except LookupError:
+    except (LookupError, pl.exceptions.PolarsError):
         return None
