@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import traceback
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -80,6 +83,32 @@ def test_toml_file_supports_all_options_of_python(tmp_path: Path) -> None:
     assert dict(pipeline.spark) == {"master": "local[2]", "spark.driver.memory": "2g"}
     assert pipeline.table.storage_options == {"key": "secret"}
     assert "secret" not in repr(pipeline)
+
+
+SECRET = "hunter2"
+
+
+def test_secrets_of_a_pipeline_are_not_shown() -> None:
+    target = Target(path=f"s3://me:{SECRET}@bucket/t")
+    options = {"kafka.sasl.jaas.config": f"x {SECRET}", "storage.key": SECRET}
+    source = Ingest(format="kafka", checkpoint=f"s3://me:{SECRET}@bucket/c", options=options)
+    spark = {"spark.hadoop.fs.s3a.secret.key": SECRET}
+    shown = repr(Pipeline("n", target, ingest=source, spark=spark))
+    assert SECRET not in shown
+    assert "bucket/t" in shown
+    report = PipelineReport("n", target.path)
+    assert SECRET not in f"{report} {report._repr_html_()}"
+    assert report.table == target.path
+    wrong: Any = spark | {"x": 1}
+    malformed: list[Callable[[], Any]] = [
+        lambda: Ingest(format="kafka", checkpoint="c", options={"x": [SECRET], "y": 1}),
+        lambda: Pipeline("n", target, vacuum=Vacuum(), spark=wrong),
+    ]
+    for make, names in zip(malformed, ("x, y", "x"), strict=True):
+        with pytest.raises(InvalidInputError) as caught:
+            make()
+        assert caught.value.found == names
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 TABLE = 'name = "n"\n[table]\npath = "t"\n'

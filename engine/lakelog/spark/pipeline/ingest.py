@@ -38,6 +38,7 @@ import polars as pl
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError, TableExistsError
 from lakelog.ingest.ingestor import Ingestor
 from lakelog.ingest.state import read_state
+from lakelog.redaction import redact_path
 from lakelog.spark.options import STORAGE_JSON
 from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
@@ -395,7 +396,7 @@ def ingest(
             _stream(frame, options, str(step.checkpoint), progress)
     report = _report(made, before, app)
     if table is None:
-        report = replace(report, notes=(f"created {made.path}", *report.notes))
+        report = replace(report, notes=(f"created {redact_path(made.path)}", *report.notes))
     if progress is not None:
         progress(STEP, report.rows, None)
     return report

@@ -75,7 +75,7 @@ class Pipeline:
     checkpoint: Checkpoint | None = None
     cleanup: Cleanup | None = None
     vacuum: Vacuum | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -88,12 +88,13 @@ class Pipeline:
         if self.ingest is not None and self.ingest.format != INGEST_LOG:
             _require_json(self.table.storage_options)
         settings = dict(self.spark)
-        values: list[object] = list(settings.values())
-        if not all(isinstance(value, str) for value in values):
+        values: Mapping[str, object] = settings
+        wrong = [name for name, value in values.items() if not isinstance(value, str)]
+        if wrong:
             raise InvalidInputError(
                 "[spark] must contain strings",
                 expected='"spark.driver.memory" = "2g"',
-                found=settings,
+                found=", ".join(wrong),
             )
         object.__setattr__(self, "spark", MappingProxyType(settings))
 

@@ -19,6 +19,7 @@ from lakelog.display import parse_size, size_text
 from lakelog.errors import InvalidInputError
 from lakelog.model.column_names import close_names
 from lakelog.model.durations import to_duration_ms
+from lakelog.redaction import redact_path, redacted
 
 Status = Literal["done", "nothing to do", "already done", "incomplete"]
 
@@ -126,6 +127,10 @@ class PipelineReport:
             for each in self.steps
         ]
 
+    @property
+    def _title(self) -> str:
+        return f"Pipeline {self.name}: {redact_path(self.table)}"
+
     def _notes(self) -> list[str]:
         return [f"{each.step}: {note}" for each in self.steps for note in each.notes]
 
@@ -139,8 +144,7 @@ class PipelineReport:
             )
             for row in rows
         ]
-        title = f"Pipeline {self.name}: {self.table}"
-        return "\n".join([title, *(f"  {line.rstrip()}" for line in lines), *self._notes()])
+        return "\n".join([self._title, *(f"  {line.rstrip()}" for line in lines), *self._notes()])
 
     __repr__ = __str__
 
@@ -152,7 +156,7 @@ class PipelineReport:
 
         body = "".join(f"<tr>{line(cells, 'td')}</tr>" for cells in self._cells())
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        caption = html.escape(f"Pipeline {self.name}: {self.table}")
+        caption = html.escape(self._title)
         head = f"<tr>{line(_HEAD, 'th')}</tr>"
         return f"<table><caption>{caption}</caption>{head}{body}</table>{notes}"
 
@@ -276,10 +280,16 @@ class Settings:
                 raise InvalidInputError(
                     f"[{self.section}] {each.name} is malformed",
                     expected=expected,
-                    found=None if not each.repr else repr(value),
-                ) from cause
+                    found=repr(value) if each.repr else _names(value),
+                ) from (cause if each.repr else None)
             object.__setattr__(self, each.name, settled)
         self.check()
+
+    def __repr__(self) -> str:
+        shown = [
+            (each.name, getattr(self, each.name)) for each in dataclasses.fields(self) if each.repr
+        ]
+        return f"{type(self).__name__}({', '.join(f'{n}={redacted(v)!r}' for n, v in shown)})"
 
     def check(self) -> None:
         """Raise for fields that are valid, but not in combination."""
@@ -301,6 +311,11 @@ class Settings:
         return cls(**given)
 
 
+def _names(value: Any) -> str | None:
+    """The names of options, whose values may be secret."""
+    return ", ".join(map(str, value)) if isinstance(value, Mapping) else None
+
+
 def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str) -> None:
     """Raise InvalidInputError for unknown keys; the hint is the nearest known key."""
     for key in given:
@@ -313,7 +328,7 @@ def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Target(Settings):
     """The table that a pipeline fills and maintains.
 
@@ -353,7 +368,7 @@ INGEST_LOG = "lakelog-ingest"
 """The format of the directory of an `Ingestor`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Ingest(Settings):
     """Ingests the rows of any Spark source, each exactly once.
 
@@ -379,7 +394,7 @@ class Ingest(Settings):
     format: str = _is("text")
     path: Sequence[str] = _is("texts", ())
     schema: str | None = _is("text", None)
-    options: Mapping[str, Any] = _is("options")
+    options: Mapping[str, Any] = _is("options", secret=True)
     select: Sequence[str] = _is("texts", ())
     mode: str = _is("mode", "available_now")
     checkpoint: str | None = _is("text", None)
