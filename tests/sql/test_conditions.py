@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import math
 from decimal import Decimal
 from functools import reduce
@@ -446,6 +447,7 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
             )
         ],
         ("huge * huge > 0.5", "an overflow of decimal"),
+        ("CAST(huge AS DECIMAL(38,0)) > price", "whose common type has over 38 digits"),
         ("huge * huge * huge > 0", "an overflow of a whole number"),
         *[
             (f"TRY_CAST(concat({text}) AS DOUBLE) IS NULL", "may be a number to Spark")
@@ -498,6 +500,33 @@ def test_overflows_of_decimals_are_errors_only_where_the_value_is_used(tmp_path:
     for text in ("d + d > 0", "d + 1 > 0", "d - (-1 * d) > 0", "d * d > 0"):
         with pytest.raises(InvalidInputError, match=r"an overflow of decimal\(38,2\)"):
             table.to_polars(text)
+
+
+LITERALS = ["0", "0.5", "-0.5", "1.0", "10.50", "-5", "9" * 38, "-0." + "9" * 38, "1." + "0" * 37]
+
+
+@pytest.mark.parametrize("scale", [0, 2, 19, 38])
+@pytest.mark.parametrize("literal", LITERALS)
+def test_decimals_of_38_digits_are_compared_exactly_with_literals(literal: str, scale: int) -> None:
+    most = Decimal("9" * 38).scaleb(-scale, decimal.Context(prec=38))
+    step, other = Decimal(1).scaleb(-scale), Decimal(literal)
+    values = [most, most.copy_negate(), Decimal(0), step, -step, min(Decimal(1), most)]
+    rows = pl.DataFrame({"x": [*values, None]}, {"x": pl.Decimal(38, scale)}).with_row_index("k")
+    for text, found in {
+        f"x = {literal}": [v == other for v in values],
+        f"NOT x <> {literal}": [v == other for v in values],
+        f"x IS DISTINCT FROM {literal}": [*(v != other for v in values), True],
+        f"x < {literal}": [v < other for v in values],
+        f"{literal} >= x": [v <= other for v in values],
+        f"x > {literal}": [v > other for v in values],
+        f"NOT {literal} > x": [v >= other for v in values],
+        f"x BETWEEN {literal} AND 3.25": [other <= v <= Decimal("3.25") for v in values],
+        f"x IN (7, {literal}, 0.25)": [v in {other, 7, Decimal("0.25")} for v in values],
+        f"NULLIF(x, {literal}) IS NULL": [*(v == other for v in values), True],
+    }.items():
+        where = condition(text, struct_of(rows.schema), NOW_US)
+        assert where is not None
+        assert rows.filter(where)["k"].to_list() == [k for k, hit in enumerate(found) if hit], text
 
 
 TINY = pl.DataFrame(

@@ -5,6 +5,7 @@ Source: Spark SQL reference, Decimal precision and scale of arithmetic operation
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ from lakelog.sql.values import (
     RowError,
     UnsupportedExpressionError,
     Value,
+    common_type,
+    constant,
     division_by_zero,
     type_name,
+    typed,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +33,46 @@ ARITHMETIC: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
 }
+COMPARISONS: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "EQ": lambda a, b: a == b,
+    "NEQ": lambda a, b: a != b,
+    "LT": lambda a, b: a < b,
+    "LTE": lambda a, b: a <= b,
+    "GT": lambda a, b: a > b,
+    "GTE": lambda a, b: a >= b,
+    "NullSafeEQ": lambda a, b: a.eq_missing(b),
+    "NullSafeNEQ": lambda a, b: a.ne_missing(b),
+}
+_MIRRORED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+_EXACT = decimal.Context(prec=2 * MOST_DIGITS, rounding=decimal.ROUND_FLOOR)
+
+
+def compared_with_literal(operator: str, a: Value, b: Value) -> pl.Expr | None:
+    """The comparison of a decimal with a literal, if their common type has over 38 digits; None of
+    others.
+    """
+    if a.is_literal:
+        a, b, operator = b, a, _MIRRORED.get(operator, operator)
+    number, type_ = b.literal, a.type
+    if a.is_literal or not isinstance(type_, Decimal) or type(number) not in {int, decimal.Decimal}:
+        return None
+    number = decimal.Decimal(number)
+    if common_type(constant(number).type, type_) is not None:
+        return None
+    most = decimal.Decimal((0, (9,) * type_.precision, -type_.scale))
+    least = most.copy_negate()
+    if least <= number:  # the last decimal of the type that is not greater
+        limit, less, greater = min(number.quantize(most, context=_EXACT), most), "LTE", "GT"
+    else:
+        limit, less, greater = least, "LT", "GTE"
+    value = typed(limit, type_).expr
+    if limit == number:
+        return COMPARISONS[operator](a.expr, value)
+    if operator in _MIRRORED:
+        return COMPARISONS[less if operator in {"LT", "LTE"} else greater](a.expr, value)
+    found = pl.lit(operator in {"NEQ", "NullSafeNEQ"})
+    is_null_safe = operator in {"NullSafeEQ", "NullSafeNEQ"}
+    return found if is_null_safe else pl.when(a.expr.is_not_null()).then(found)
 
 
 def combined(self: Translation, operator: str, a: Value, b: Value) -> Value:

@@ -494,10 +494,8 @@ def _nvl2(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
 
 def _nullif(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
     a, b = (self.value(node) for node in nodes)
-    x, y = self.compared(a, b, is_equality=True)
-    return Value(
-        pl.when((x.expr == y.expr).fill_null(value=False)).then(None).otherwise(a.expr), a.type
-    )
+    is_equal = self.comparison("EQ", a, b).fill_null(value=False)
+    return Value(pl.when(is_equal).then(None).otherwise(a.expr), a.type)
 
 
 def _extreme(self: Translation, name: str, nodes: Sequence[Any]) -> Value:

@@ -279,10 +279,20 @@ class Translation:
             a, b = _as_text(a, b), _as_text(b, a)
         type_ = comparable(a, b, exact=self.exact)
         if type_ is None:
+            both = is_number(a) and is_number(b)
             raise UnsupportedExpressionError(
                 f"a comparison of {type_name(a.type)} with {type_name(b.type)}"
+                + f", whose common type has over {MOST_DIGITS} digits" * (both and not self.exact)
             )
         return self.cast(a, type_), self.cast(b, type_)
+
+    def comparison(self, operator: str, a: Value, b: Value) -> pl.Expr:
+        """The comparison of two values, by the name of its node."""
+        special = None if self.exact else decimals.compared_with_literal(operator, a, b)
+        if special is not None:
+            return special
+        a, b = self.compared(a, b, is_equality=operator in _EQUALITIES)
+        return decimals.COMPARISONS[operator](a.expr, b.expr)
 
     def arithmetic(self, operator: str, a: Value, b: Value) -> Value:
         """A + b, a - b, a * b."""
@@ -435,21 +445,9 @@ def _as_text(value: Value, other: Value) -> Value:
     return constant(str(literal).lower())
 
 
-_COMPARISONS: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
-    "EQ": lambda a, b: a == b,
-    "NEQ": lambda a, b: a != b,
-    "LT": lambda a, b: a < b,
-    "LTE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GTE": lambda a, b: a >= b,
-    "NullSafeEQ": lambda a, b: a.eq_missing(b),
-    "NullSafeNEQ": lambda a, b: a.ne_missing(b),
-}
-
-
 _EQUALITIES = frozenset({"EQ", "NEQ", "NullSafeEQ", "NullSafeNEQ"})
 _PREDICATES = frozenset(
-    {*_COMPARISONS, "Between", "Escape", "ILike", "In", "Is", "Like", "Not", "RegexpLike"}
+    {*decimals.COMPARISONS, "Between", "Escape", "ILike", "In", "Is", "Like", "Not", "RegexpLike"}
 )
 _INEXACT_NODES = frozenset({"Bracket", "Escape", "HexString", "ILike", "RegexpLike"})
 _ARGUMENTS = frozenset(
@@ -464,9 +462,7 @@ def _comparison(self: Translation, node: Any) -> Value:
         if type(side).__name__ in _PREDICATES:  # Spark and sqlglot differ in their precedence
             raise UnsupportedExpressionError(f"{_sql(node)}: two comparisons without brackets")
     name = type(node).__name__
-    values = self.value(node.this), self.value(node.expression)
-    a, b = self.compared(*values, is_equality=name in _EQUALITIES)
-    return Value(_COMPARISONS[name](a.expr, b.expr), BOOLEAN)
+    return Value(self.comparison(name, self.value(node.this), self.value(node.expression)), BOOLEAN)
 
 
 def _joined(operator: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Callable[[Translation, Any], Value]:
@@ -576,9 +572,8 @@ def _not(self: Translation, node: Any) -> Value:
 
 def _between(self: Translation, node: Any) -> Value:
     value = self.value(node.this)
-    a, low = self.compared(value, self.value(node.args["low"]))
-    b, high = self.compared(value, self.value(node.args["high"]))
-    return Value((a.expr >= low.expr) & (b.expr <= high.expr), BOOLEAN)
+    from_low = self.comparison("GTE", value, self.value(node.args["low"]))
+    return Value(from_low & self.comparison("LTE", value, self.value(node.args["high"])), BOOLEAN)
 
 
 def _in(self: Translation, node: Any) -> Value:
@@ -587,6 +582,10 @@ def _in(self: Translation, node: Any) -> Value:
     found: list[pl.Expr] = []
     literals: dict[DataType, tuple[pl.Expr, list[Any]]] = {}
     for each in listed:
+        special = None if self.exact else decimals.compared_with_literal("EQ", value, each)
+        if special is not None:
+            found.append(special)
+            continue
         a, b = self.compared(value, each, is_equality=True)
         if b.is_literal and b.literal is not None and not value.is_literal:
             literals.setdefault(b.type, (a.expr, []))[1].append(b.literal)
@@ -664,15 +663,10 @@ def _case(self: Translation, node: Any) -> Value:
     def condition(asked: Any) -> Callable[[], pl.Expr]:
         if operand is None:
             return lambda: self.boolean(asked)
-        return lambda: _equal(self, operand, self.value(asked))
+        return lambda: self.comparison("EQ", operand, self.value(asked))
 
     branches = [(condition(each.this), each.args["true"]) for each in node.args["ifs"]]
     return self.chosen(branches, node.args.get("default"))
-
-
-def _equal(self: Translation, a: Value, b: Value) -> pl.Expr:
-    x, y = self.compared(a, b, is_equality=True)
-    return x.expr == y.expr
 
 
 def _if(self: Translation, node: Any) -> Value:
@@ -706,7 +700,7 @@ def _clock(self: Translation, node: Any) -> Value:
 
 
 _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
-    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(decimals.COMPARISONS, _comparison),
     "Add": _binary("+"),
     "And": _joined(and_),
     "Anonymous": _function,
