@@ -23,6 +23,7 @@ from lakelog.sql.values import (
     division_by_zero,
     type_name,
     typed,
+    unscaled,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def combined(self: Translation, operator: str, a: Value, b: Value) -> Value:
     # Null where the result has too many digits, because Polars refuses it in any row.
     x, y = (v.expr.cast(dtype, strict=False) for v, dtype in zip((a, b), wide, strict=True))
     if operator == "*":
-        m, n = _unscaled(a, left), _unscaled(b, right)
+        m, n = unscaled(a.expr, left.scale), unscaled(b.expr, right.scale)
     else:
         m, n = (each.reinterpret(dtype=pl.Int128) for each in (x, y))
     fits = _fits(operator, m, n, lost)
@@ -149,7 +150,7 @@ def divided(self: Translation, a: Value, b: Value) -> Value:
     self.refuse_if(division_by_zero(a.expr, b.expr))
     # The quotient of the unscaled numbers, because Polars rounds the dividend first.
     more = right.scale - left.scale + scale
-    x, y = _unscaled(a, left), _unscaled(b, right)
+    x, y = unscaled(a.expr, left.scale), unscaled(b.expr, right.scale)
     fits = x.abs() < pl.lit(10 ** max(0, MOST_DIGITS - more), pl.Int128)
     reason = f"a division of decimals whose dividend has over {MOST_DIGITS} digits with the places "
     self.refuse_if(RowError(~fits & y.is_not_null(), f"{reason}of the quotient ({scale})"))
@@ -159,10 +160,6 @@ def divided(self: Translation, a: Value, b: Value) -> Value:
     left_over = x.abs() - whole * size
     whole += (left_over >= size - left_over).cast(pl.Int128)
     return Value((whole * x.sign() * y.sign()).reinterpret(dtype=to_polars(type_)), type_)
-
-
-def _unscaled(value: Value, type_: Decimal) -> pl.Expr:
-    return value.expr.cast(pl.Decimal(MOST_DIGITS, type_.scale)).reinterpret(dtype=pl.Int128)
 
 
 def rest(self: Translation, operator: str, a: Value, b: Value) -> Value:

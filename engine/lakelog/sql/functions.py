@@ -37,9 +37,11 @@ from lakelog.sql.values import (
     near,
     quotient,
     round_double,
+    rounded,
     time_of,
     too_far,
     type_name,
+    unscaled,
     whole,
 )
 
@@ -438,27 +440,30 @@ def _round(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     if self.exact or not is_number(value) or not 0 <= digits <= _MOST_PLACES:
         raise _refuse(name, value)
     if isinstance(value.type, Decimal):
-        return _with_places(
-            value.expr.round(digits, mode="half_away_from_zero"), value.type, digits
-        )
+        type_ = _type_with_places(value.type, digits)
+        return Value(rounded(value.expr, value.type.scale, type_), type_)
     number = round_double(self.cast(value, DOUBLE).expr, digits)
     return Value(number.cast(pl.Float32), FLOAT) if value.type == FLOAT else Value(number, DOUBLE)
 
 
-def _with_places(number: pl.Expr, type_: Decimal, places: int) -> Value:
-    """A decimal that was rounded to some places, in the type that Spark gives it."""
+def _type_with_places(type_: Decimal, places: int) -> Decimal:
+    """The type that Spark gives a decimal that was rounded to some places."""
     scale = min(type_.scale, places)
-    type_ = Decimal(min(type_.precision - type_.scale + 1 + scale, MOST_DIGITS), scale)
-    return Value(number.cast(to_polars(type_)), type_)
+    return Decimal(min(type_.precision - type_.scale + 1 + scale, MOST_DIGITS), scale)
 
 
 def _whole_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     value = self.value(nodes[0])
     if is_integral(value.type):
         return self.cast(value, LONG)
-    number = value.expr.floor() if name == "floor" else value.expr.ceil()
     if isinstance(value.type, Decimal) and not self.exact:
-        return _with_places(number, value.type, 0)
+        type_ = _type_with_places(value.type, 0)
+        places = unscaled(value.expr, value.type.scale)
+        unit = pl.lit(10**value.type.scale, pl.Int128)
+        whole_part = places // unit if name == "floor" else 0 - (0 - places) // unit
+        number = whole_part.reinterpret(dtype=pl.Decimal(MOST_DIGITS, 0))
+        return Value(number.cast(to_polars(type_)), type_)
+    number = value.expr.floor() if name == "floor" else value.expr.ceil()
     if value.type not in {DOUBLE, FLOAT}:
         raise _refuse(name, value)
     if self.exact:
@@ -565,9 +570,10 @@ def _power(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     """The place of a text in another, from 1; 0 if it is not there."""
-    in_node = nodes[0]
-    if len(nodes) == 1 and type(in_node).__name__ == "In" and "field" in in_node.args:
-        nodes = [in_node.this, in_node.args["field"]]
+    node = nodes[0]
+    if len(nodes) == 1 and type(node).__name__ == "In":
+        field = node.args.get("field")
+        nodes = [node.this, *([field] if field else node.expressions)]
     if len(nodes) != 2:
         raise UnsupportedExpressionError(f"{name} with {len(nodes)} arguments")
     part, text = nodes if name in {"position", "locate"} else reversed(nodes)

@@ -256,6 +256,7 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
 
 DAY_US = 86_400_000_000
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_SHORT_DAY = "([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 _MAY_BE_DATE = "^[+-]?[0-9]{4}"
 _MAY_BE_CLOCK = f"{_MAY_BE_DATE}|^T?[0-9]{{1,2}}:"  # Spark takes the date of today
@@ -335,6 +336,8 @@ def _from_text(text: str, type_: DataType, *, exact: bool) -> Any:
             found = plain.lower() in _TRUE
         elif type_ == DATE and re.fullmatch(_DAY, plain):
             found = dt.date.fromisoformat(plain)
+        elif type_ == DATE and not exact and (parts := re.fullmatch(_SHORT_DAY, plain)):
+            found = dt.date(*(int(part or 1) for part in parts.groups()))
         elif type_ in {TIMESTAMP, TIMESTAMP_NTZ}:
             found = _time(plain, type_)
     except ValueError:
@@ -406,7 +409,7 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     if isinstance(value.type, Decimal) and value.type.scale <= type_.scale:
         return _decimal_to_decimal(value, type_, refuse)
     if isinstance(value.type, Decimal):
-        found = rounded(value.expr, type_)
+        found = rounded(value.expr, value.type.scale, type_)
     else:
         # A double has the digits of its text, at most 17. Polars rounds halves of texts to even.
         text = value.expr if value.type == STRING else value.expr.cast(pl.Float64).cast(pl.String)
@@ -415,7 +418,7 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
         # With as many digits as fit, a 6 in place of the 5 is rounded up.
         up = text.str.replace(rf"^([+-]?[0-9]*\.[0-9]{{{type_.scale}}})5[0-9]*$", "${1}6")
         found = pl.coalesce(
-            rounded(number.cast(pl.Decimal(MOST_DIGITS, places), strict=False), type_)
+            rounded(number.cast(pl.Decimal(MOST_DIGITS, places), strict=False), places, type_)
             for number, places in ((text, more), (up, type_.scale))
         )
     what = f"a {type_name(value.type)} that cannot be cast to {type_name(type_)}"
@@ -442,7 +445,9 @@ def round_double(number: pl.Expr, places: int) -> pl.Expr:
     scales = (min(places + 18, MOST_DIGITS), MOST_DIGITS - whole_digits)
     found = (
         rounded(
-            text.cast(pl.Decimal(MOST_DIGITS, scale), strict=False), Decimal(MOST_DIGITS, places)
+            text.cast(pl.Decimal(MOST_DIGITS, scale), strict=False),
+            scale,
+            Decimal(MOST_DIGITS, places),
         )
         for scale in scales
     )
@@ -450,10 +455,25 @@ def round_double(number: pl.Expr, places: int) -> pl.Expr:
     return pl.when(is_whole).then(number).otherwise(pl.coalesce(found).cast(pl.Float64))
 
 
-def rounded(number: pl.Expr, type_: Decimal) -> pl.Expr:
-    """A decimal with fewer places, with halves away from zero; null beyond the type."""
-    places = number.round(type_.scale, mode="half_away_from_zero")
-    return places.cast(pl.Decimal(type_.precision, type_.scale), strict=False)
+def unscaled(number: pl.Expr, scale: int) -> pl.Expr:
+    """A decimal of a scale as a whole number of its last places."""
+    return number.cast(pl.Decimal(MOST_DIGITS, scale)).reinterpret(dtype=pl.Int128)
+
+
+def rounded(number: pl.Expr, scale: int, type_: Decimal) -> pl.Expr:
+    """A decimal of a scale with fewer places, with halves away from zero; null beyond the type.
+    Polars refuses a number whose rounded value has over 38 digits with the places of before.
+    """
+    if scale > type_.scale:
+        places, unit = unscaled(number, scale), pl.lit(10 ** (scale - type_.scale), pl.Int128)
+        size = places.abs()
+        whole_part = size // unit
+        rest = size - whole_part * unit
+        whole_part += (rest >= unit - rest).cast(pl.Int128)
+        number = (whole_part * places.sign()).reinterpret(
+            dtype=pl.Decimal(MOST_DIGITS, type_.scale)
+        )
+    return number.cast(pl.Decimal(type_.precision, type_.scale), strict=False)
 
 
 def _plain_cast(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
