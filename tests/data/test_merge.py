@@ -731,3 +731,36 @@ def test_columns_of_the_source_are_added_also_if_no_row_changes(tmp_path: Path) 
     assert table.to_polars().to_dict(as_series=False) == {"key": ["A"], "value": [None]}
     merge = table.merge(source, "key", schema_mode="merge").when_matched_update_all()
     assert merge.execute().version is None
+
+
+def test_assigned_columns_may_be_named_as_those_of_the_target(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"k": [1], "value": [1], "s": [{"a": 1, "b": 2}]})
+    lakelog.write(tmp_path / "t", rows)
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    source = pl.DataFrame({"k": [1, 2], "value": [7, 8], "new": [3, 4]})
+    merge = table.merge(source, "k", schema_mode="merge")
+    merge.when_matched_update(
+        {"target.value": "source.value", "Target.s.a": "5", "target.new": "source.new"}
+    )
+    merge.when_not_matched_insert({"target.k": "source.k"}).execute()
+    found = table.to_polars().sort("k").to_dicts()
+    assert found == [
+        {"k": 1, "value": 7, "s": {"a": 5, "b": 2}, "new": 3},
+        {"k": 2, "value": None, "s": None, "new": None},
+    ]
+    own = rows.select("k", target=pl.struct(value=pl.lit(1)))
+    lakelog.write(tmp_path / "own", own)
+    other = lakelog.open(tmp_path / "own", upkeep=False)
+    other.merge(source, "k").when_matched_update({"target.value": "2"}).execute()
+    assert other.to_polars().to_dicts() == [{"k": 1, "target": {"value": 2}}]
+
+
+def test_a_condition_that_compares_fields_only_is_refused_with_the_reason(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"id": [1], "key": [{"x": 1}]})
+    lakelog.write(tmp_path, rows)
+    table = lakelog.open(tmp_path, upkeep=False)
+    with pytest.raises(InvalidInputError, match="compares fields of structs") as refused:
+        table.merge(rows, "source.key.x = target.key.x").when_matched_delete().execute()
+    assert refused.value.column == "source.key.x"
+    both = "source.key.x = target.key.x AND source.id = target.id"
+    assert table.merge(rows, both).when_matched_delete().execute().num_deleted_rows == 1

@@ -16,7 +16,7 @@ import mmap
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -42,6 +42,7 @@ from lakelog.data.merge_condition import (
     MergeCondition,
     require_known,
     type_of_numbers,
+    without_side,
 )
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
@@ -107,8 +108,7 @@ class Merge:
     text, ``pl.col("source").struct.field("x")`` in Polars. A plain name is a column of the target
     in clauses of target rows, and a column of the source in those of inserted rows. In clauses of
     matched rows, it is also a column that only the source has, and in SQL text a name that both
-    sides have is refused. Values are given as in
-    `Table.update`.
+    sides have is refused. Values are given as in `Table.update`, also for ``target.x``.
     """
 
     def __init__(
@@ -221,17 +221,17 @@ class Merge:
             return WriteReport(None, duplicate=True)
         ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
-        on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
-        skipped = [name for each in self._clauses for name in each.skipped]
-        require_known(skipped, commit.snapshot.schema.names, incoming.schema.names)
-        known = {name.lower() for name in commit.snapshot.schema.names}
+        names = commit.snapshot.schema.names
+        on = MergeCondition.of(self._on, names, incoming.schema.names)
+        for clauses in (self._matched, self._not_matched, self._by_source):
+            clauses[:] = [replace(c, values=without_side(c.values, names)) for c in clauses]
+        skipped = chain.from_iterable(each.skipped for each in self._clauses)
+        require_known(skipped, names, incoming.schema.names)
         assigned = self._assigned(incoming.schema)
         if self._options.schema_mode == "merge":
             commit.set_metadata(commit.with_columns(assigned))
-        else:
-            for field in assigned:
-                if commit.snapshot.schema.field(field.name) is None:
-                    raise unknown_column(field, commit.snapshot.schema)
+        elif new := [f for f in assigned if commit.snapshot.schema.field(f.name) is None]:
+            raise unknown_column(new[0], commit.snapshot.schema)
         taken = {name for each in self._clauses for name in each.taken(incoming.schema.names)}
         source = _Source.of(incoming, commit.snapshot.schema, on.keys, taken, self._memory_limit)
         commit.parameters |= {
@@ -247,7 +247,7 @@ class Merge:
             self._matched,
             self._not_matched,
             self._by_source,
-            known=known,
+            known={name.lower() for name in names},
             keeps_fields=self._options.schema_mode == "merge",
         )
         rewriter = Rewriter(commit, change, self._memory_limit)

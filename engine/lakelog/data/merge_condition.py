@@ -9,6 +9,7 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -37,6 +38,8 @@ from lakelog.sql.condition import condition, parts_of
 from lakelog.sql.sql_text import quoted, sql_text
 
 SOURCE, TARGET = "source", "target"
+
+_OF_TARGET = re.compile(rf"^(?:{TARGET}|`{TARGET}`)\.", re.IGNORECASE)
 
 _INEXACT = float(1 << 53), float(1 << 63)
 """Doubles that equal several whole numbers, because those are rounded to doubles in SQL."""
@@ -139,6 +142,18 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
             )
 
 
+def without_side(
+    values: Mapping[str, Any] | None, target: Sequence[str]
+) -> Mapping[str, Any] | None:
+    """New values by column, without the ``target.`` before a column; that of a column with this
+    name is kept.
+    """
+    if values is None or any(name.lower() == TARGET for name in target):
+        return values
+    plain = {name: _OF_TARGET.sub("", str(name)) for name in values}
+    return {name if plain[name] in values else plain[name]: values[name] for name in values}
+
+
 def type_of_numbers(type_: DataType, given: pa.DataType) -> DataType | None:
     """The type of a key's values if both types have numbers."""
     if pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
@@ -197,6 +212,17 @@ def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCo
             is_more = True
     if keys and {path[0].lower() for part in parts for path in part.columns} == {SOURCE, TARGET}:
         return MergeCondition(keys, text if is_more else None)
+    fields = [".".join(path) for part in parts if part.is_equality for path in part.columns[:2]]
+    fields = [each for each in fields if each.count(".") > 1]
+    if fields and not keys:
+        raise InvalidInputError(
+            "the condition of the merge compares fields of structs, and no columns",
+            column=fields[0],
+            expected="an equality of a column of both sides, such as 'target.id = source.id'",
+            found=text,
+            hint="join an equality of columns by AND; equalities of fields can be further "
+            "conditions",
+        )
     raise InvalidInputError(
         "the condition of the merge cannot be used",
         expected="a column, a list of columns, or a condition with an equality of both sides, "
