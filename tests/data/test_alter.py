@@ -416,6 +416,16 @@ def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None
     table.append(frame(50))
 
 
+def test_column_of_an_empty_table_is_widened_only_with_type_widening(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"v": pl.Int16}, upkeep=False)
+    with pytest.raises(SchemaEvolutionError, match="type changes") as refused:
+        table.alter.widen_column("v", "long")
+    assert "enable=True" in (refused.value.hint or "")
+    assert table.alter.widen_column("v", "integer", enable=True) == 1
+    assert "typeWidening" in (table.snapshot().protocol.writer_features or ())
+    assert table.alter.widen_column("v", "long") == 2
+
+
 def test_names_of_constraints_are_stored_in_lower_case_and_found_in_any(tmp_path: Path) -> None:
     rule = {"delta.constraints.Few": "id < 100"}
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, configuration=rule, upkeep=False)

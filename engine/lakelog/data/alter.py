@@ -324,6 +324,10 @@ class Alter:
         tx = self._begin(operation=operation, parameters=parameters)
         metadata = tx.snapshot.metadata
         schema = _edited(tx.snapshot, edit, column, to)
+        if column is not None and column == to and not properties:
+            # Of a table without files too: the metadata would record a change without the feature.
+            new = replace(metadata, schema_string=schema_text(schema))
+            check_evolution(metadata, tx.snapshot.table_configuration.changed(metadata=new))
         path = column_path(metadata.schema, column) if column is not None else ()
         partition_by = [
             to if path == (name,) and to else name for name in metadata.partition_columns
