@@ -76,6 +76,28 @@ def test_given_id_and_physical_name_are_kept() -> None:
     assert mapping_of(result) == {"a": (7, "old"), "b": (8, "col-new0")}
 
 
+@pytest.mark.parametrize("mode", ["id", "name"])
+def test_column_of_another_type_in_a_replaced_table_is_a_new_one(tmp_path: Path, mode: str) -> None:
+    rows = pl.DataFrame({"a": [1], "b": [1], "s": [{"x": 1, "y": [1]}], "l": [[1]]})
+    changed = pl.DataFrame({"a": [1], "b": ["x"], "s": [{"x": 2, "y": ["x"]}], "l": [["x"]]})
+    lakelog.write(tmp_path, rows, configuration={"delta.columnMapping.mode": mode})
+    t = lakelog.open(tmp_path, upkeep=False)
+    first = mapping_of(t.snapshot().metadata)
+    t.overwrite(changed, schema_mode="overwrite")
+    second = mapping_of(t.snapshot().metadata)
+    lakelog.create(tmp_path, rows.schema, mode="overwrite")
+    third = mapping_of(t.snapshot().metadata)
+    for before, after in ((first, second), (second, third)):
+        for name in ("a", "s", "s.x"):
+            assert before[name] == after[name]
+        for name in ("b", "s.y", "l"):
+            assert after[name][0] > max(number for number, _ in before.values())
+            assert after[name][1] not in {physical for _, physical in before.values()}
+    t.overwrite(rows)
+    assert t.to_polars().equals(rows)
+    assert lakelog.open(tmp_path).snapshot(1).to_polars().equals(changed)
+
+
 def test_ids_are_never_reused() -> None:
     before = table(mapped("a", 1), properties={**BY_NAME, MAX_COLUMN_ID: "40"})
     result = assigned(table(column("a"), column("b"), properties=BY_NAME), before)

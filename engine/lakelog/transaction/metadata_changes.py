@@ -1,8 +1,8 @@
 """Derives new metadata and a new protocol from requested changes, and their rows. Pure.
 
-A column at the path of an existing column is the same column, and keeps its id and physical name,
-so that a schema without them (from pyarrow or Polars) loses nothing. A new column gets the next id
-and a new physical name.
+A column at the path of an existing column of its type is the same column, and keeps its id and
+physical name, so that a schema without them (from pyarrow or Polars) loses nothing. A new column,
+and one of another type in a replaced table, gets the next id and a new physical name.
 
 Source: Delta protocol, Column Mapping; Writer Requirements for Column Mapping. Delta protocol,
 Change Metadata; Protocol Evolution.
@@ -163,7 +163,12 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
     schema = contract.parse_schema(metadata.schema_json)
     old = before.schema if before is not None else contract.Struct(())
     was_mapped = before is not None and before.column_mapping_mode in _MAPPED
-    known = {at.path: _mapping_of(at.field, was_mapped) for at in fields_of(old)}
+    types = {at.path: at.field.type for at in fields_of(schema)}
+    known = {
+        at.path: _mapping_of(at.field, was_mapped)
+        for at in fields_of(old)
+        if at.path in types and _is_same(at.field.type, types[at.path])
+    }
     taken = {
         int(found)
         for struct in (schema, old)
@@ -195,6 +200,20 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
         schema_string=orjson.dumps(contract.to_json(settled)).decode(),
         configuration={**metadata.configuration, MAX_COLUMN_ID: str(greatest)},
     )
+
+
+def _is_same(old: contract.DataType, new: contract.DataType) -> bool:
+    """Whether a column of this type is the same one; fields of structs are compared on their own. A
+    schema with wider types has the ids of its columns.
+    """
+    match old, new:
+        case (contract.VOID, _) | (contract.Struct(), contract.Struct()):
+            return True
+        case contract.Array(), contract.Array():
+            return _is_same(old.element, new.element)
+        case contract.Map(), contract.Map():
+            return _is_same(old.key, new.key) and _is_same(old.value, new.value)
+    return old == new
 
 
 def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
