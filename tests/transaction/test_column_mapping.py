@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog.errors import LakelogError
+from lakelog.errors import InvalidPropertyError, LakelogError
 from lakelog.model import contract
 from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
@@ -96,6 +96,26 @@ def test_column_of_another_type_in_a_replaced_table_is_a_new_one(tmp_path: Path,
     t.overwrite(rows)
     assert t.to_polars().equals(rows)
     assert lakelog.open(tmp_path).snapshot(1).to_polars().equals(changed)
+
+
+def test_the_greatest_id_cannot_be_set_or_removed(tmp_path: Path) -> None:
+    schema = {"a": pl.Int64, "b": pl.Int64}
+    for number, mapping in enumerate([BY_NAME, {}]):
+        t = lakelog.create(tmp_path / str(number), schema, configuration=mapping, upkeep=False)
+        for value in ("0", "1", "17"):
+            with pytest.raises(InvalidPropertyError, match="greatest column id"):
+                t.alter.set_properties({MAX_COLUMN_ID: value})
+            with pytest.raises(InvalidPropertyError, match="greatest column id"):
+                lakelog.create(
+                    tmp_path / "new", schema, configuration={**mapping, MAX_COLUMN_ID: value}
+                )
+        assert t.version() == 0
+    t = lakelog.open(tmp_path / "0", upkeep=False)
+    with pytest.raises(InvalidPropertyError, match="greatest column id"):
+        t.alter.unset_properties([MAX_COLUMN_ID])
+    properties = {key: text or "" for key, text in t.snapshot().metadata.configuration.items()}
+    lakelog.create(tmp_path / "copy", schema, configuration=properties)
+    lakelog.create(tmp_path / "0", schema, mode="overwrite", configuration=properties)
 
 
 def test_ids_are_never_reused() -> None:

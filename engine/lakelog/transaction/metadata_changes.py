@@ -22,7 +22,7 @@ from lakelog.dialects.base import Dialect
 from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.dialects.properties import spellings
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import actions, contract
 from lakelog.model.column_names import spelled
 from lakelog.model.contract import fields_of
@@ -176,8 +176,8 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
         if type(found := at.field.metadata.get(contract.COLUMN_ID)) is int
     }
     given = {at.field.metadata.get(contract.COLUMN_ID) for at in fields_of(schema)} - {None}
-    kept = (m.configuration.get(MAX_COLUMN_ID) for m in (metadata, before) if m is not None)
-    greatest = max([0, *taken, *(int(text) for text in kept if text and text.isdecimal())])
+    known_max = "" if before is None else before.configuration.get(MAX_COLUMN_ID) or ""
+    greatest = max([int(known_max) if known_max.isdecimal() else 0, *taken])
 
     def mapped(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
         nonlocal greatest
@@ -341,7 +341,28 @@ def settled_metadata(
     known = {} if before is None else before.configuration
     tracked = with_tracking_columns(configuration, known, runtime.new_id)
     settled = replace(metadata, configuration=tracked)
-    return settled if table.column_mapping == "none" else assign(settled, before, runtime.new_id)
+    if table.column_mapping == "none":
+        _require_own_id(metadata, known)
+        return settled
+    mapped = assign(settled, before, runtime.new_id)
+    _require_own_id(metadata, known, mapped.configuration)
+    return mapped
+
+
+def _require_own_id(metadata: Metadata, *allowed: Mapping[str, str | None]) -> None:
+    """Refuse a greatest column id that is none of these: only `assign` determines it."""
+    given, values = (
+        metadata.configuration.get(MAX_COLUMN_ID),
+        [m.get(MAX_COLUMN_ID) for m in allowed],
+    )
+    if given not in values:
+        raise InvalidPropertyError(
+            "the greatest column id cannot be set or removed",
+            path=MAX_COLUMN_ID,
+            expected=values[-1] or "no value",
+            found=given,
+            hint="leave the property out",
+        )
 
 
 def with_tracking_columns(
