@@ -23,9 +23,11 @@ from lakelog.data.bin_rewrite import zorder_keys
 from lakelog.data.read import read_files
 from lakelog.errors import InvalidInputError, LakelogWarning
 from lakelog.log.context import Log
+from lakelog.model import contract
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule
 from tests.budget import rng_of, share_of
+from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA = {"id": pl.Int64, "p": pl.String, "v": pl.Float64, "d": pl.Date}
 
@@ -244,3 +246,28 @@ def test_invalid_order_raises(tmp_path: Path) -> None:
             table.compact(order_by=columns)
     with pytest.raises(InvalidInputError, match="either order_by or zorder_by"):
         table.compact(order_by="id", zorder_by="v")
+
+
+def test_clustered_tables_and_variants_are_not_sorted_along_a_curve(tmp_path: Path) -> None:
+    handmade = Handmade(tmp_path)
+    columns = '{"clusteringColumns":[["id"]]}'
+    domain = {"domain": "delta.clustering", "configuration": columns, "removed": False}
+    handmade.commit(
+        0,
+        protocol(1, 7, writerFeatures=["clustering", "domainMetadata"]),
+        metadata(field("id", "long"), field("x", "long")),
+        {"domainMetadata": domain},
+    )
+    table = handmade.table
+    for number in range(2):
+        table.append(pl.DataFrame({"id": [number], "x": [1]}))
+    with pytest.raises(InvalidInputError, match="clustered table"):
+        table.compact(zorder_by="x")
+    assert table.compact().num_removed_files == 2
+    variant = lakelog.create(
+        tmp_path / "v", contract.Struct((contract.Field("v", contract.VARIANT),))
+    )
+    orders: list[dict[str, Any]] = [{"zorder_by": "v"}, {"order_by": "v"}]
+    for order in orders:
+        with pytest.raises(InvalidInputError, match="cannot be sorted by this column"):
+            variant.compact(**order)

@@ -43,6 +43,7 @@ from lakelog.data.files import ReadPlan, pack, require_single
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import recorded_rows
 from lakelog.data.write import WritePlan, discard
+from lakelog.data.write_plan import clustering_columns
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     ConflictError,
@@ -376,13 +377,22 @@ def _in_known_order(snapshot: LogSnapshot, request: Compaction) -> Compaction:
     columns = tuple(
         known_name(name, types, path=path, version=version) for name in request.order.columns
     )
+    if request.order.is_zorder and clustering_columns(snapshot):
+        raise InvalidInputError(
+            "the files of a clustered table cannot be sorted along a Z-order curve",
+            path=path,
+            version=version,
+            expected="a table that is not clustered",
+            found="clustering columns",
+            hint="leave zorder_by out",
+        )
     if len(set(columns)) < len(columns):
         raise InvalidInputError("a column is requested twice", found=", ".join(columns))
     for name in columns:
         expected, found = "a column of the table that is not a partition column", None
         if name in snapshot.metadata.partition_columns:
             found = "a partition column"
-        elif contract.is_nested(types[name]):
+        elif contract.is_nested(contract.stored(types[name])):
             expected, found = "a column of a primitive type", contract.type_text(types[name])
         if found is not None:
             raise InvalidInputError(
