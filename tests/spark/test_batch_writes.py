@@ -17,8 +17,10 @@ from pyspark.sql.types import (
     LongType,
     NullType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
+    YearMonthIntervalType,
 )
 
 import lakelog
@@ -347,6 +349,13 @@ def test_invalid_writes_are_refused_before_a_task_runs(tmp_path: Path) -> None:
     assert "no column 'more'" in str(refusal(StructType(list(good)).add("more", LongType())))
     assert "another type" in str(refusal(StructType().add("id", StringType())))
     assert "no columns" in str(refusal(StructType()))
+    months = StructType([*good, StructField("m", YearMonthIntervalType())])
+    for where in ("t", "none"):
+        refused = refusal(months, path=str(tmp_path / where))
+        assert "the type of 'm' has no equivalent" in str(refused)
+    twice = refusal(StructType([*good, *good]), path=str(tmp_path / "none"))
+    assert "two columns have the same name [column=id" in str(twice)
+    assert twice.hint == "rename one of them"
     assert "pass options txnAppId and txnVersion" in str(refusal(good, txnAppId="job"))
     assert "the mode is append" in str(refusal(good, replaceWhere="id = 1"))
     dynamic = refusal(good, partitionOverwriteMode="dynamic")

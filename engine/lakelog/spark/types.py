@@ -126,9 +126,28 @@ def _fits(there: Any, may_be_null: bool, asked: Any, asked_null: bool) -> bool:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark expects of a source with this schema."""
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    def is_known(field: Any) -> bool:
+        try:
+            to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkTypeError:
+            return False
+        return True
+
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkTypeError as cause:
+        unknown = next((each for each in schema if not is_known(each)), None)
+        if unknown is None:
+            raise
+        raise InvalidInputError(
+            f"the type of {unknown.name!r} has no equivalent in Arrow, and cannot be written",
+            column=unknown.name,
+            found=unknown.dataType.simpleString(),
+            hint="cast it, such as an interval of months to a number or to a string",
+        ) from cause
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ from lakelog.dialects.properties import changed
 from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import (
     CorruptionError,
+    InvalidInputError,
     InvalidMetadataError,
     InvalidProtocolError,
     InvalidTransactionError,
@@ -105,14 +106,23 @@ def _schema(metadata: Metadata) -> contract.Struct:
     if metadata.schema_string is None:  # readers take it as one without columns
         raise InvalidMetadataError("the metadata has no schema", path="schemaString", hint=hint)
     try:
-        return metadata.schema
-    except CorruptionError as cause:
+        contract.parse_schema(metadata.schema_string)
+    except InvalidInputError as cause:
         raise InvalidMetadataError(
-            cause.message,
+            "the metadata's schema cannot be parsed",
             path="schemaString",
             expected=cause.expected,
             found=cause.found,
             hint=hint,
+        ) from cause
+    try:
+        return metadata.schema
+    except CorruptionError as cause:
+        raise InvalidMetadataError(
+            "two columns have the same name",
+            column=str(cause.found),
+            expected=cause.expected,
+            hint="rename one of them",
         ) from cause
 
 
