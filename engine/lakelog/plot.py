@@ -1,7 +1,7 @@
 """Figures of a table as Altair charts (``pip install 'lakelog[plot]'``).
 
-They are the figures of `Table.report`. Each is aggregated before it is drawn, so that a chart of a
-table with a million files has at most some hundred points. Times are in UTC.
+They are the figures of `Table.report`. A chart has at most some hundred points, also of a table
+with a million files: long histories are aggregated before they are drawn. Times are in UTC.
 """
 
 from __future__ import annotations

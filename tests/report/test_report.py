@@ -253,6 +253,38 @@ def test_figure_has_few_points_and_axis_titles(demo: Table, name: str) -> None:
         assert chart["encoding"]["tooltip"]
 
 
+def test_lines_have_every_commit(demo: Table) -> None:
+    spec = lakelog.plot.size_and_files(demo).to_dict()
+    for chart in spec["vconcat"]:
+        points = spec["datasets"][chart["data"]["name"]]
+        assert [each["version"] for each in points] == list(range(demo.version() + 1))
+
+
+def test_a_line_of_many_commits_shows_a_short_deletion(tmp_path: Path) -> None:
+    made = Handmade(tmp_path)
+    made.commit(0, protocol(), metadata(), *(add(f"f{i}") for i in range(9)))
+    for version in range(1, 600):
+        made.commit(version, info())
+    made.commit(301, info(), *(remove(f"f{i}") for i in range(9)))
+    made.commit(302, info(), *(add(f"f{i}") for i in range(9)))
+    spec = lakelog.plot.size_and_files(made.table).to_dict()
+    points = spec["datasets"][spec["vconcat"][1]["data"]["name"]]
+    assert len(points) < 300
+    assert {each["version"]: each["files"] for each in points}[301] == 0
+
+
+def test_legends_fit_a_narrow_page(page: Path, browse: Callable[..., Shown]) -> None:
+    shown = browse(page, "--window-size=500,900")
+    figures = re.split(r'<svg (?=[^>]*class="marks")', shown.dom)[1:]
+    background = r'"Symbol legend[^>]*><g [^>]*><path class="background"[^>]*d="M0,0h([\d.]+)'
+    legends = [(each, width) for each in figures for width in re.findall(background, each)]
+    assert len(legends) == 3
+    for figure, width in legends:
+        svg = re.search(r'width="(\d+)"', figure)
+        assert svg is not None
+        assert float(width) + 45 < int(svg[1]), "the legend begins right of the axis"
+
+
 def test_commits_are_counted_by_operation_or_user(demo: Table) -> None:
     for by, column in (("operation", "operation"), ("user", "userName")):
         spec = lakelog.plot.commits(demo, by).to_dict()  # type: ignore[arg-type] # one of the names

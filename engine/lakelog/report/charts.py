@@ -24,6 +24,9 @@ _HEIGHT = 200
 _SHOWN_PARTITIONS = 25
 _HEAT_COLUMNS, _HEAT_ROWS = 60, 20
 
+MOST_POINTS = 500
+"""Commits of which every one is a point of a line."""
+
 CATEGORIES = (
     "#0072b2",
     "#e69f00",
@@ -51,20 +54,21 @@ def require_altair() -> None:
 
 
 def styled(chart: alt.TopLevelMixin) -> Any:
-    """A chart for a notebook: colours and title of every figure."""
-    return chart.configure_range(category=list(CATEGORIES)).configure_title(anchor="start")
+    """A chart for a notebook: colours, legend and title of every figure."""
+    ranged = chart.configure_range(category=list(CATEGORIES)).configure_title(anchor="start")
+    return ranged.configure_legend(columns=3)
 
 
 def files_over_time(activity: Activity) -> alt.Chart:
-    """Live files after each commit, the last of each bucket."""
-    rows = _last_of_buckets(activity.commits).select("time", "version", "files")
+    """Live files after each commit of `_drawn`."""
+    rows = _drawn(activity.commits, "files").select("time", "version", "files")
     return _line(rows, "files", "live files", ",.0f")
 
 
 def size_over_time(activity: Activity) -> alt.Chart:
-    """Size of the live files after each commit, the last of each bucket."""
+    """Size of the live files after each commit of `_drawn`."""
     unit, divisor = _unit(activity.commits["size_bytes"].max())
-    rows = _last_of_buckets(activity.commits).select(
+    rows = _drawn(activity.commits, "size_bytes").select(
         "time", "version", (pl.col("size_bytes") / divisor).alias("size")
     )
     return _line(rows, "size", f"size of live files ({unit})", ",.3~f")
@@ -244,10 +248,21 @@ def _largest(cells: pl.DataFrame, name: str, count: int) -> list[str]:
     return sorted(top[name].to_list())
 
 
-def _last_of_buckets(commits: pl.DataFrame) -> pl.DataFrame:
+def _drawn(commits: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The commits with a ``time``; of many, those with the lowest, the highest and the last value
+    of each bucket, so that a short change is visible.
+    """
     rows = in_buckets(commits).drop_nulls("timestamp").sort("version")
-    last = rows.group_by("bucket", maintain_order=True).last()
-    return last.rename({"timestamp": "time"}) if rows.height else rows.rename({"timestamp": "time"})
+    if rows.height > MOST_POINTS:
+        by_value = pl.col("version").sort_by(name)
+        kept = (
+            rows.group_by("bucket")
+            .agg(low=by_value.first(), high=by_value.last(), end=pl.last("version"))
+            .drop("bucket")
+            .unpivot()["value"]
+        )
+        rows = rows.filter(pl.col("version").is_in(kept.implode()))
+    return rows.rename({"timestamp": "time"})
 
 
 def _line(rows: pl.DataFrame, name: str, title: str, form: str) -> alt.Chart:
@@ -308,7 +323,7 @@ def _bars(
                 f"{kind}:N",
                 sort=order,
                 title=None,
-                legend=alt.Legend(orient="bottom", columns=3, labelLimit=150),
+                legend=alt.Legend(orient="bottom", labelLimit=150),
             ),
             tooltip=[
                 _time("bucket", "from"),

@@ -2,7 +2,7 @@
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const shown = [];
 
-function config() {
+function config(width) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const [ink, line, muted] = [color("--ink"), color("--line"), color("--muted")];
@@ -12,7 +12,7 @@ function config() {
     background: "transparent",
     view: { stroke: "transparent" },
     axis: { ...text, gridColor: line, domainColor: line, tickColor: line },
-    legend: { ...text },
+    legend: { ...text, columns: Math.max(1, Math.floor((width - 60) / 170)) },  // they do not wrap
     range: { category: JSON.parse(document.getElementById("colours").textContent) },
     area: { color: "#0072b2" }, bar: { color: "#0072b2" }, point: { color: "#0072b2" },
   };
@@ -22,7 +22,7 @@ async function draw() {
   for (const view of shown.splice(0)) view.finalize();
   for (const place of document.querySelectorAll(".chart")) {
     const spec = JSON.parse(document.getElementById(place.dataset.spec).textContent);
-    const options = { actions: false, renderer: "svg", config: config(),
+    const options = { actions: false, renderer: "svg", config: config(place.clientWidth),
       tooltip: { theme: dark.matches ? "dark" : "light" } };
     try {
       shown.push(await vegaEmbed(place, spec, options));
@@ -67,4 +67,9 @@ for (const button of document.querySelectorAll(".command button")) {
   button.addEventListener("click", () => copy(button));
 }
 dark.addEventListener("change", draw);
+let resized;
+window.addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(draw, 200);
+});
 draw();

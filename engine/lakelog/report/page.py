@@ -24,7 +24,7 @@ import polars as pl
 
 from lakelog.display import Displayed, plain, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
-from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
+from lakelog.health.activity import Activity, bucket, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_labels
 from lakelog.input_validation import local_path
@@ -254,16 +254,21 @@ def _figures(
     commits = activity.commits
     if commits.height:
         per_time = _per_time(commits)
+        _, words = bucket(commits)
+        after = "after each commit"
+        if commits.height > charts.MOST_POINTS:
+            after = f"after some commits: those with the lowest, highest and last value per {words}"
+        after += f". The numbers are the last per {words}."
         growth = _table(per_time.select("time", "files", "size_bytes"))
         yield _section(
             "Size",
-            "Size of the live files after each commit.",
+            f"Size of the live files {after}",
             page.figure(charts.size_over_time(activity)),
             growth,
         )
         yield _section(
             "Files",
-            "Live files after each commit.",
+            f"Live files {after}",
             page.figure(charts.files_over_time(activity)),
             growth,
         )
