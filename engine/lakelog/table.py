@@ -338,9 +338,9 @@ class Table:
             One row per change, by kind, version and name: ``kind`` (``file``, ``deletionVector``,
             ``schema``, ``property``, ``protocol``, ``txn``, ``domain`` or ``skip``), ``change``
             (``added``, ``removed``, ``changed`` or ``renamed``), ``name`` (a path, column,
-            property, application id or domain), ``before`` and ``after`` (String, may be null),
-            and ``version`` (Int64), ``timestamp`` (Datetime ms, UTC) and ``operation`` of the last
-            commit that made the change, null if cleanup deleted it.
+            property, application id or domain), ``before`` and ``after`` (String, may be null;
+            of files their size in bytes), and ``version`` (Int64), ``timestamp`` (Datetime ms, UTC)
+            and ``operation`` of the last commit that made the change, null if cleanup deleted it.
 
         Raises:
             InvalidInputError: A version is negative.

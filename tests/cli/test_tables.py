@@ -239,6 +239,15 @@ def test_narrow_terminal_shows_complete_times_and_names_the_hidden_columns(
     assert "--columns shows userName, operationMetrics" in " ".join(text.split())
 
 
+def test_sizes_of_a_diff_are_numbers_for_machines_and_have_units_in_a_table(
+    lakelog: Any, table: str
+) -> None:
+    (first, *_others) = json.loads(lakelog("diff", table, 40, 41, "--output", "json").raw)
+    assert first["kind"] == "file"
+    assert first["after"].isdigit()
+    assert re.search(r"\d KiB", lakelog("diff", table, 40, 41).text)
+
+
 def test_limited_history_shows_that_there_is_more(lakelog: Any, table: str) -> None:
     text = lakelog("history", table, "--limit", 3).text
     assert text.endswith("3 commits · the newest; --limit shows more\n")

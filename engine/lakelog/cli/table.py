@@ -530,10 +530,18 @@ def diff(target: Target, a: int, b: int | None, output: Output) -> None:
     Shows changed files, deletion vectors, schema, properties, protocol and txns, each with its
     commit. B is the latest version by default.
     """
+    import polars as pl
+
     table, meter = open_metered(target)
     with progress("comparing", meter):
         to = table.version() if b is None else b
         rows = table.diff(a, to)
+    if output.format == "table":
+        is_file = pl.col("kind") == "file"
+        rows = rows.with_columns(
+            pl.when(is_file).then(pl.format("{} bytes", name)).otherwise(name).alias(name)
+            for name in ("before", "after")
+        )
 
     def summary(shown: pl.DataFrame) -> list[str]:
         tally = Counter(zip(shown["kind"], shown["change"], strict=True))

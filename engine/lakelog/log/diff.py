@@ -184,7 +184,7 @@ def _dv_change(before: str | None, after: str | None) -> str:
 
 
 def _size(size: int | None) -> str | None:
-    return None if size is None else f"{size} bytes"
+    return None if size is None else str(size)
 
 
 def _live(snapshot: LogSnapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
