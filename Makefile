@@ -51,7 +51,7 @@ docs: $(VENV)/.dev ## Build the documentation site into site/
 man: $(VENV)/.dev ## Build the manual pages of all commands into build/man
 	mkdir -p build/man
 	$(BIN)/python -c 'from click_man.core import write_man_pages; from lakelog.cli.app import app; \
-	write_man_pages("lakelog", app, target_dir="build/man")'
+	from lakelog import __version__ as version; write_man_pages("lakelog", app, version=version, target_dir="build/man")'
 
 # The wheel is built from the sdist, so the sdist is complete.
 dist: $(VENV)/.dev ## Build wheel and sdist into dist/, check both, and try the wheel with every Python here

@@ -63,6 +63,12 @@ def test_every_public_method_is_in_the_api_reference(kind: str, site: Path) -> N
             assert re.search(rf'id="lakelog\.{kind}\.{name}"', anchors), name
 
 
+def test_lists_of_methods_have_whole_sentences(site: Path) -> None:
+    sentence = "None if the handle was opened with upkeep=False or the store is read-only."
+    page = text_of(site / "api/table/index.html")
+    assert page.count(sentence) == 2, "in the list of methods, and in the text"
+
+
 def test_api_reference_shows_no_unrendered_markup(site: Path) -> None:
     text = text_of(*(site / "api").rglob("index.html"))
     for markup in ("=====", ":func:", ":class:", ".. note"):  # of reStructuredText

@@ -182,6 +182,7 @@ def test_files_that_cannot_be_deleted_are_reported(
     outcome = lakelog("cleanup", orders, "--apply")
     assert outcome.code == 1
     assert "not deleted: _delta_log/" in outcome.errors
+    assert " files not deleted · " in outcome.text
     assert "the disk refuses" in outcome.errors
     assert lakelog("cleanup", orders, "--apply", "--fail-fast").code == 1
 
@@ -225,10 +226,10 @@ def test_name_of_an_inventory_is_not_a_pattern(
     assert [row["path"] for row in rows(plan.text)] == ["stray.parquet"]
 
 
-@pytest.mark.parametrize("name", ["inventory.txt", "missing.csv"])
-def test_unreadable_inventory_is_a_usage_error(lakelog: Any, orders: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "code"), [("inventory.txt", 2), ("missing.csv", 1)])
+def test_unreadable_inventory_is_an_error(lakelog: Any, orders: Path, name: str, code: int) -> None:
     outcome = lakelog("vacuum", orders, "--inventory", name)
-    assert outcome.code == 2
+    assert outcome.code == code
     assert "inventory" in outcome.errors
 
 
@@ -342,8 +343,17 @@ def test_simulation_reports_deletable_files_and_broken_consumers(
     assert shown.code == 0
     assert "log_retention" in shown.text
     assert "checkpoint_retention" not in shown.text
-    assert "3 proposals · nothing is changed" in shown.text
+    assert "3 settings · nothing is changed" in shown.text
     assert log_of(orders) == before
+
+
+def test_broken_consumers_are_shown_on_a_narrow_terminal(
+    lakelog: Any, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--log-retention", "30 days", "--consumer", "billing=3")
+    header = lakelog("simulate", orders, *words).text.splitlines()[0]
+    assert "broken_consumers" in header
 
 
 def test_durations_are_shown_with_units(lakelog: Any, orders: Path) -> None:

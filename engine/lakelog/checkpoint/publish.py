@@ -71,7 +71,8 @@ def publish(
                 f"a file of the checkpoint could not be renamed into place: {cause.message}",
                 path=file.target,
                 version=staged.checkpoint.version,
-                hint="the previous checkpoint is unchanged; try again",
+                hint="the previous checkpoint is unchanged; check permissions and free space, "
+                "then try again",
             ) from cause
         if on_file is not None:
             on_file(number, len(staged.files))

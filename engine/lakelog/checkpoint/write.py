@@ -243,7 +243,8 @@ class _LocalPartWriter:
             f"the checkpoint could not be written: {message}",
             path=path or self._log.table,
             version=self.plan.version,
-            hint="the previous checkpoint is unchanged; try again",
+            hint="the previous checkpoint is unchanged; check permissions and free space, "
+            "then try again",
         )
 
     def _files(self) -> Iterable[pl.DataFrame]:

@@ -47,13 +47,13 @@ _DELETED = "version deleted size_bytes spared errors unreadable"
 _SHOWN = (
     "proposal",
     *(f"{kind}_retention" for kind in ("log", "checkpoint", "deleted_file")),
+    "broken_consumers",
     "nothing_deleted_because",
     "oldest_version",
     "versions_lost",
     "log_bytes",
     "data_bytes",
     "stream_from",
-    "broken_consumers",
 )
 
 
@@ -128,6 +128,8 @@ def cleanup(
         errors = found.errors
         became = "freed" if found.quarantine is None else "in quarantine"
         summary = [f"{size_text(found.size_bytes)} {became}", *_promise(found)]
+        if errors:
+            summary.insert(1, f"{count(len(errors), 'file')} not deleted")
         if found.quarantine is not None:
             summary.append(f"to undo: lakelog undo {argument(target.path)} {found.quarantine}")
     if found.checkpoint is not None:
@@ -300,7 +302,7 @@ def simulate(
     if output.format == "table":
         rows = _readable(rows)
     summary = ["nothing is changed"]
-    emit(rows.lazy(), output, View("proposal", _SHOWN, (), lambda _: summary, _same_retentions))
+    emit(rows.lazy(), output, View("setting", _SHOWN, (), lambda _: summary, _same_retentions))
 
 
 def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
@@ -338,7 +340,7 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
 @click.option(
     "--purge",
     type=options.Duration(),
-    help="Permanently delete files that have been in quarantine for longer than this.",
+    help="Permanently delete files that have been in quarantine for longer than this, at once.",
 )
 @click.option(
     "--replace",

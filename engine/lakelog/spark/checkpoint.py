@@ -285,7 +285,8 @@ class _SparkPartWriter:
             f"executors could not write the checkpoint: {job_failure(cause)}",
             path=self._log.table,
             version=self.plan.version,
-            hint="the previous checkpoint is unchanged; try again",
+            hint="the previous checkpoint is unchanged; check permissions and free space, "
+            "then try again",
         )
 
     def _stage_manifest(
