@@ -390,9 +390,15 @@ def _length(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _trim(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    text = _text(self, name, nodes[0]).str
+    return trimmed(self, name, nodes[0])
+
+
+def trimmed(self: Translation, name: str, node: Any, chars_node: Any = None) -> Value:
+    """A text without blanks, or other characters, at both ends, or at one of them."""
+    text = _text(self, name, node).str
+    chars = _literal(self, name, chars_node, str) if chars_node is not None else " "
     cut = {"ltrim": text.strip_chars_start, "rtrim": text.strip_chars_end}
-    return Value(cut.get(name, text.strip_chars)(" "), STRING)
+    return Value(cut.get(name, text.strip_chars)(chars), STRING)
 
 
 def _replace(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -719,7 +725,7 @@ _FUNCTIONS: Mapping[str, tuple[_Function, int, int]] = {
     **dict.fromkeys(("left", "right"), (_end, 2, 2)),
     **dict.fromkeys(("upper", "ucase", "lower", "lcase"), (_changed_case, 1, 1)),
     **dict.fromkeys(("length", "len", "char_length", "character_length"), (_length, 1, 1)),
-    **dict.fromkeys(("trim", "ltrim", "rtrim"), (_trim, 1, 1)),
+    **dict.fromkeys(("ltrim", "rtrim"), (_trim, 1, 1)),
     **dict.fromkeys(("startswith", "endswith", "contains"), (_holds, 2, 2)),
     **dict.fromkeys(("lpad", "rpad"), (_pad, 2, 3)),
     **dict.fromkeys(("date_add", "date_sub", "dateadd"), (_add_days, 2, 2)),

@@ -43,7 +43,7 @@ from lakelog.model.contract import (
 )
 from lakelog.skipping.prune import row_wise
 from lakelog.sql import decimals
-from lakelog.sql.functions import call, is_like, moved, part_of_time
+from lakelog.sql.functions import call, is_like, moved, part_of_time, trimmed
 from lakelog.sql.values import (
     BINARY,
     BOOLEAN,
@@ -95,7 +95,7 @@ def _dialects() -> tuple[Any, Any]:
             FUNCTIONS: Mapping[str, Any] = {}
             FUNCTION_PARSERS: Mapping[str, Any] = {
                 name: Spark.Parser.FUNCTION_PARSERS[name]
-                for name in ("CAST", "EXTRACT", "TRY_CAST")
+                for name in ("CAST", "EXTRACT", "TRIM", "TRY_CAST")
             }
 
     class Standard(Rules):
@@ -452,7 +452,7 @@ _PREDICATES = frozenset(
 _INEXACT_NODES = frozenset({"Bracket", "Escape", "HexString", "ILike", "RegexpLike"})
 _ARGUMENTS = frozenset(
     "this expression expressions low high ifs default table db catalog is_string to true false"
-    " negate safe".split()
+    " negate safe position".split()
 )
 """Arguments of nodes that are translated."""
 
@@ -695,6 +695,13 @@ def _extract(self: Translation, node: Any) -> Value:
     return part_of_time(self, str(node.this.name).lower(), node.expression)
 
 
+def _trim(self: Translation, node: Any) -> Value:
+    side = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")), "trim")
+    if self.exact and (node.expression or node.args.get("position")):
+        raise UnsupportedExpressionError(_sql(node))
+    return trimmed(self, side, node.this, node.expression)
+
+
 def _clock(self: Translation, node: Any) -> Value:
     return call(self, {"CurrentDate": "current_date"}.get(type(node).__name__, "now"), [])
 
@@ -736,5 +743,6 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     ),
     "Paren": lambda self, node: self.value(node.this),
     "Sub": _binary("-"),
+    "Trim": _trim,
     "TryCast": _cast,
 }
