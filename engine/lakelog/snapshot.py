@@ -306,14 +306,23 @@ def _to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
         pa.bool_(): pd.BooleanDtype(),
     }
     rows = read()
-    try:
-        # Integers of nested values next to nulls would otherwise be floats.
-        return rows.to_pandas(
-            types_mapper=nullable.get, integer_object_nulls=True, maps_as_pydicts="strict"
-        )
-    except pa.ArrowException as cause:  # such as a map with a key twice
-        raise UnsupportedFeatureError(
-            f"the rows cannot be converted to pandas: {cause}",
-            found="\n".join(f"{field.name}: {field.type}" for field in rows.schema)[:200],
-            hint="read them by to_arrow or to_polars",
-        ) from cause
+
+    def convert(rows: pa.Table) -> pd.DataFrame:
+        try:
+            # Integers of nested values next to nulls would otherwise be floats.
+            return rows.to_pandas(
+                types_mapper=nullable.get, integer_object_nulls=True, maps_as_pydicts="strict"
+            )
+        except (pa.ArrowException, ValueError, OverflowError) as cause:
+            # Such as a map with a key twice, or a date beyond the year 9999.
+            is_one = rows.num_columns == 1
+            for number in range(0 if is_one else rows.num_columns):
+                convert(rows.select([number]))
+            raise UnsupportedFeatureError(
+                f"the rows cannot be converted to pandas: {cause}",
+                column=rows.column_names[0] if is_one else None,
+                found=", ".join(f"{field.name}: {field.type}" for field in rows.schema)[:200],
+                hint="read them by to_arrow or to_polars",
+            ) from cause
+
+    return convert(rows)

@@ -477,6 +477,15 @@ def test_changes_of_append_only_tables_and_indextables_raise(tmp_path: Path) -> 
         index.delete(None)
 
 
+def test_double_as_a_decimal_is_refused_with_the_cast(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"m": [Decimal("1.00")]}, {"m": pl.Decimal(10, 2)}))
+    table = lakelog.open(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"pl\.col\('m'\)\.cast\(pl\.Decimal\(10, 2\)\)"):
+        table.update({"m": 1.5})
+    table.update({"m": Decimal("1.5")})
+    assert table.to_polars()["m"].to_list() == [Decimal("1.50")]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

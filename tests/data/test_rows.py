@@ -84,6 +84,16 @@ def test_map_with_a_repeated_key_raises_in_pandas_only(tmp_path: Path) -> None:
         table.to_pandas()
 
 
+def test_date_that_pandas_lacks_raises_with_its_column(tmp_path: Path) -> None:
+    days = pa.array([0, 2932897], pa.date32())
+    lakelog.write(tmp_path, pa.table({"id": [1, 2], "day": days}))
+    table = lakelog.open(tmp_path)
+    with pytest.raises(UnsupportedFeatureError, match="year 10000") as caught:
+        table.to_pandas()
+    assert caught.value.column == "day"
+    assert table.to_pandas("day < '2026-01-01'")["day"].to_list() == [dt.date(1970, 1, 1)]
+
+
 def test_frames_hold_the_requested_rows_and_columns(source: Table | Snapshot) -> None:
     wanted = [{"n": None, "id": 2}, {"n": 3, "id": 3}]
     for where in ("day = '2026-01-02'", pl.col("id") > 1):

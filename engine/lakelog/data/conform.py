@@ -530,6 +530,9 @@ def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
         hint = "pass a struct of the variant's encoded value and metadata, both binary"
     elif pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
         hint = "set the time zone of the times, or remove it"
+    elif isinstance(type_, contract.Decimal) and pa.types.is_floating(given):
+        cast = f".cast(pl.Decimal({type_.precision}, {type_.scale}))"
+        hint = f"pass values of decimal.Decimal, or, with Polars: pl.col({path!r}){cast}"
     elif (pa.types.is_string(given) or pa.types.is_large_string(given)) and "." not in path:
         cast = _FROM_TEXT.get(_name(type_), ".cast(...)")
         hint = f"convert the text, with Polars: pl.col({path!r}){cast}"
