@@ -61,3 +61,21 @@ def test_typed_statistics_that_spark_cannot_read_are_an_obstacle(
     pq.write_table(rows, tmp_path / path)
     (tmp_path / "_delta_log" / "_last_checkpoint").unlink()
     assert read_footers(open_state(lakelog.open(tmp_path, upkeep=False).log)).obstacle == obstacle
+
+
+def test_unknown_column_of_a_flattened_checkpoint_is_an_obstacle(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"n": pl.Int64}, format="indextables", upkeep=False)
+    paths = table.checkpoint(layout="flattened").paths
+    (path,) = (path for path in paths if path.endswith(".parquet"))
+
+    def obstacle() -> str | None:
+        return read_footers(open_state(lakelog.open(tmp_path, upkeep=False).log)).obstacle
+
+    assert obstacle() is None
+    recorded = pq.read_metadata(tmp_path / path).metadata
+    rows = pq.read_table(tmp_path / path)
+    rows = rows.append_column("later", pa.array(["x"] * len(rows)))
+    with pq.ParquetWriter(tmp_path / path, rows.schema, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(recorded)
+    assert str(obstacle()).endswith("later is an unknown field")
