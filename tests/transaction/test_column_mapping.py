@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog.errors import InvalidPropertyError, LakelogError
+from lakelog.errors import InvalidPropertyError, LakelogError, SchemaEvolutionError
 from lakelog.model import contract
 from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
@@ -116,6 +116,15 @@ def test_the_greatest_id_cannot_be_set_or_removed(tmp_path: Path) -> None:
     properties = {key: text or "" for key, text in t.snapshot().metadata.configuration.items()}
     lakelog.create(tmp_path / "copy", schema, configuration=properties)
     lakelog.create(tmp_path / "0", schema, mode="overwrite", configuration=properties)
+
+
+def test_column_of_another_type_is_refused_while_the_table_has_files(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"a": [1], "b": [1]})
+    lakelog.write(tmp_path, rows, configuration={"delta.columnMapping.mode": "name"})
+    t = lakelog.open(tmp_path, upkeep=False)
+    with pytest.raises(SchemaEvolutionError, match="type changes"), t.transaction() as tx:
+        tx.set_metadata(schema={"a": pl.String, "b": pl.Int64, "c": pl.Int64})
+    assert t.to_polars().equals(rows)
 
 
 def test_ids_are_never_reused() -> None:

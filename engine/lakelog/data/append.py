@@ -290,7 +290,7 @@ class _Write:
             known_name(name, schema.names, "the rows lack a partition column", path=snapshot.path)
         if schema == metadata.schema and partition_by is None:
             return metadata
-        changed = self._commit.changed_metadata(schema, partition_by)
+        changed = self._commit.changed_metadata(schema, partition_by, replaced=True)
         require_valid_rules(snapshot.table_configuration.changed(metadata=changed))
         return changed
 

@@ -188,15 +188,23 @@ class RowCommit:
         return metadata if schema == metadata.schema else self.changed_metadata(schema, None)
 
     def changed_metadata(
-        self, schema: contract.Struct, partition_by: Sequence[str] | None
+        self,
+        schema: contract.Struct,
+        partition_by: Sequence[str] | None,
+        *,
+        replaced: bool = False,
     ) -> Metadata:
-        """The metadata with another schema, and ids and physical names of new columns."""
+        """The metadata with another schema, and ids and physical names of new columns; if all files
+        are `replaced`, also of those with another type.
+        """
         metadata, table = self.tx.snapshot.metadata, self.tx.snapshot.table_configuration
         wanted = metadata_changes.change_metadata(
             metadata, table.dialect, None, {}, schema=schema, partition_by=partition_by
         )
         changed_table = table.changed(metadata=wanted)
-        return metadata_changes.settled_metadata(changed_table, metadata, self._runtime)
+        return metadata_changes.settled_metadata(
+            changed_table, metadata, self._runtime, lambda: replaced
+        )
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Change the metadata in the same commit; files are then read and written under it."""

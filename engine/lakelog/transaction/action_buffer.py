@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -249,12 +249,16 @@ class ActionBuffer:
             return None
         return self._single, self._meta
 
-    def gathered(self, runtime: Runtime) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """File actions and other actions as rows to write."""
+    def gathered(
+        self, runtime: Runtime, is_replaced: Callable[[pl.DataFrame], bool] = lambda _: False
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """File actions and other actions as rows to write; `is_replaced` says whether the file
+        actions leave none of the table's files.
+        """
         self._flush()
         files = actions.concat(self._files)
         rows: list[dict[str, Any]] = []
-        protocol, metadata = self._changed_pair(runtime)
+        protocol, metadata = self._changed_pair(runtime, lambda: is_replaced(files))
         if protocol is not None:
             rows.append({"actionType": "protocol", **protocol_row(protocol)})
         if metadata is not None:
@@ -263,7 +267,9 @@ class ActionBuffer:
         frames = [rows_frame(rows)] if rows else []
         return files, actions.concat([*frames, *self._skips])
 
-    def _changed_pair(self, runtime: Runtime) -> tuple[Protocol | None, Metadata | None]:
+    def _changed_pair(
+        self, runtime: Runtime, is_replaced: Callable[[], bool]
+    ) -> tuple[Protocol | None, Metadata | None]:
         """Changed protocol, with the features that the metadata need, and metadata."""
         old = TableConfiguration(self._dialect, self._protocol, self._metadata)
         new = old.changed(self._new_protocol, self._new_metadata)
@@ -272,7 +278,7 @@ class ActionBuffer:
             new = new.changed(new.rules.upgrade(new.protocol, needed))
         before = old.metadata_before(new)
         if new.metadata != before:
-            new = new.changed(metadata=settled_metadata(new, before, runtime))
+            new = new.changed(metadata=settled_metadata(new, before, runtime, is_replaced))
         return (
             None if new.protocol == old.protocol else new.protocol,
             None if new.metadata == before else new.metadata,

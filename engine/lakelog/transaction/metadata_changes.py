@@ -1,8 +1,8 @@
 """Derives new metadata and a new protocol from requested changes, and their rows. Pure.
 
-A column at the path of an existing column of its type is the same column, and keeps its id and
-physical name, so that a schema without them (from pyarrow or Polars) loses nothing. A new column,
-and one of another type in a replaced table, gets the next id and a new physical name.
+A column at the path of an existing column is the same column, and keeps its id and physical name,
+so that a schema without them (from pyarrow or Polars) loses nothing. A new column, and one of
+another type in a table whose files are all replaced, gets the next id and a new physical name.
 
 Source: Delta protocol, Column Mapping; Writer Requirements for Column Mapping. Delta protocol,
 Change Metadata; Protocol Evolution.
@@ -156,19 +156,29 @@ CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 _MAPPED = ("name", "id")
 
 
-def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
-    """The metadata with an id and a physical name per column, if column mapping is enabled."""
+def assign(
+    metadata: Metadata,
+    before: Metadata | None,
+    new_id: Callable[[], str],
+    is_replaced: Callable[[], bool] = lambda: False,
+) -> Metadata:
+    """The metadata with an id and a physical name per column, if column mapping is enabled. If all
+    files are replaced, a column of another type is a new one.
+    """
     if metadata.column_mapping_mode not in _MAPPED:
         return metadata
     schema = contract.parse_schema(metadata.schema_json)
     old = before.schema if before is not None else contract.Struct(())
     was_mapped = before is not None and before.column_mapping_mode in _MAPPED
     types = {at.path: at.field.type for at in fields_of(schema)}
-    known = {
-        at.path: _mapping_of(at.field, was_mapped)
+    known = {at.path: _mapping_of(at.field, was_mapped) for at in fields_of(old)}
+    changed = [
+        at.path
         for at in fields_of(old)
-        if at.path in types and _is_same(at.field.type, types[at.path])
-    }
+        if at.path in types and not _is_same(at.field.type, types[at.path])
+    ]
+    if changed and is_replaced():
+        known = {path: mapping for path, mapping in known.items() if path not in changed}
     taken = {
         int(found)
         for struct in (schema, old)
@@ -328,9 +338,14 @@ def _property(key: str, value: Any) -> str:
 
 
 def settled_metadata(
-    table: TableConfiguration, before: Metadata | None, runtime: Runtime
+    table: TableConfiguration,
+    before: Metadata | None,
+    runtime: Runtime,
+    is_replaced: Callable[[], bool] = lambda: False,
 ) -> Metadata:
-    """The metadata to write: without feature requests, with tracking and mapping names."""
+    """The metadata to write: without feature requests, with tracking and mapping names;
+    `is_replaced` as in `assign`.
+    """
     metadata = table.metadata
     configuration = {
         key: value
@@ -344,7 +359,7 @@ def settled_metadata(
     if table.column_mapping == "none":
         _require_own_id(metadata, known)
         return settled
-    mapped = assign(settled, before, runtime.new_id)
+    mapped = assign(settled, before, runtime.new_id, is_replaced)
     _require_own_id(metadata, known, mapped.configuration)
     return mapped
 

@@ -552,7 +552,7 @@ class LogTransaction(Displayed):
             operation = small.operation(self._metadata)
             description = self._described(operation, small.metrics, small.adds_only, reads)
             return Plan(self._log, pending, description, self._check, self._app, retry=self._retry)
-        files, meta = self._buffer.gathered(self._runtime)
+        files, meta = self._buffer.gathered(self._runtime, self._is_emptied)
         if not files.height and not meta.height:
             return None
         pending = PendingCommit(reads, files, meta, self._isolation, self._table)
@@ -627,6 +627,11 @@ class LogTransaction(Displayed):
             # Without the property, rows were copied without their ids.
             frozenset(self._row_ids_kept if self._table.is_active("rowTracking") else ()),
         )
+
+    def _is_emptied(self, files: pl.DataFrame) -> bool:
+        """Whether file actions leave no file; files that they add have the present names."""
+        has_adds = files.height and (files["actionType"] == "add").any()
+        return not has_adds and validation.removes_all(files, self.snapshot.files())
 
     def _check(self, pending: PendingCommit) -> None:
         """Validate the actions against the state that they are committed to."""
