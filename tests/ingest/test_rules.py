@@ -18,6 +18,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.ingest.files import read_file
 from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.testing import InjectingStore
 from tests.handmade import set_unchecked_metadata
@@ -52,6 +53,59 @@ FORMS: dict[str, Any] = {
     "frame": lambda ids: pl.DataFrame({"id": ids}),
     "exact": lambda ids: pa.table({"id": ids, "name": pa.array(["a"] * len(ids), pa.string())}),
 }
+
+
+def with_struct(*, nullable: bool) -> pa.Schema:
+    inside = pa.struct([pa.field("x", pa.int64(), nullable=nullable)])
+    return pa.schema([("id", pa.int64()), ("s", inside), ("o", pa.struct([("s", inside)]))])
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_row_without_a_struct_whose_fields_are_not_null_raises_in_write_or_is_diverted(
+    tmp_path: Path, directory: Path, key: str | None
+) -> None:
+    table = lakelog.create(tmp_path / "table", with_struct(nullable=False), upkeep=False)
+    good, x = {"id": 1, "s": {"x": 1}, "o": {"s": {"x": 1}}}, {"x": 1}
+    lacking = [{"id": 2}, {"id": 3, "o": {"s": x}}, {"id": 4, "s": x}, {"id": 5, "s": x, "o": {}}]
+    bad: list[Any] = [*lacking, lacking, [good, lacking[0]], pl.DataFrame({"id": [6]})]
+    with quiet(table, directory, key=key) as ingestor:
+        for rows in (*bad, b'{"id": 7}'):
+            with pytest.raises(InvalidInputError, match=r"s\.x' is NOT NULL, and the struct"):
+                ingestor.write(rows)
+        assert ingestor.status().durable_seq == 0
+        ingestor.write(good)
+    file = tmp_path / "rows.ndjson"
+    file.write_bytes(b'{"id": 8}\n{"id": 9, "s": {"x": 9}, "o": {"s": {"x": 9}}}\n')
+    with quiet(table, directory, key=key, on_bad_row="divert") as ingestor:
+        ingestor.write([*lacking, {**good, "id": 10}])
+        for part, _ in read_file(str(file), "ndjson", table.snapshot().schema.names, 0):
+            ingestor.write(part)
+        assert ingestor.rejected()["column"].to_list() == ["s.x", "s.x", "o.s.x", "o.s.x", "s.x"]
+    assert ids(table.scan()) == [1, 9, 10]
+
+
+def test_waiting_null_structs_whose_fields_became_not_null_are_diverted_or_wait_for_the_table(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = lakelog.create(tmp_path / "table", with_struct(nullable=True), upkeep=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write([{"id": 1}, {"id": 2, "s": {"x": 1}, "o": {"s": {"x": 1}}}])
+        lakelog.create(tmp_path / "table", with_struct(nullable=False), mode="overwrite")
+        with pytest.raises(StreamMismatchError, match="'s' around it is null"):
+            ingestor.flush()
+        for name in ("s.x", "o.s.x"):
+            table.alter.set_nullable(name)
+        ingestor.flush()
+        assert ids(table.scan()) == [1, 2]
+        ingestor.write([{"id": 3}, {"id": 4, "s": {"x": 1}, "o": {"s": {"x": 1}}}])
+        lakelog.create(tmp_path / "table", with_struct(nullable=False), mode="overwrite")
+        with pytest.raises(StreamMismatchError, match="'s' around it is null"):
+            ingestor.flush()
+        ingestor.close(flush=False)
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.flush()
+        assert ingestor.rejected()["row"].to_list() == ['{"id":3,"s":null,"o":null}']
+    assert ids(table.scan()) == [4]
 
 
 @pytest.mark.parametrize("form", FORMS)

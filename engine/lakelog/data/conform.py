@@ -563,7 +563,7 @@ def _check_null_structs(values: pa.ChunkedArray, type_: DataType, path: tuple[st
 
     Source: Delta Lake, Invariants.getFromSchema, which does not go into lists and maps.
     """
-    if not isinstance(type_, Struct) or (required := _required_field(type_, path)) is None:
+    if not isinstance(type_, Struct) or (required := required_field(type_, path)) is None:
         return
     if values.null_count:
         name, struct = path_text(required), path_text(path)
@@ -579,13 +579,13 @@ def _check_null_structs(values: pa.ChunkedArray, type_: DataType, path: tuple[st
         _check_null_structs(pc.struct_field(values, [index]), field.type, (*path, field.name))
 
 
-def _required_field(type_: Struct, path: tuple[str, ...]) -> tuple[str, ...] | None:
+def required_field(type_: Struct, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
     """The path of the first NOT NULL field, outside of lists and maps."""
     for field in type_.fields:
         here = (*path, field.name)
         if not field.nullable:
             return here
-        if isinstance(field.type, Struct) and (found := _required_field(field.type, here)):
+        if isinstance(field.type, Struct) and (found := required_field(field.type, here)):
             return found
     return None
 

@@ -16,7 +16,14 @@ import orjson
 import pyarrow as pa
 
 from lakelog.arrow_arrays import from_python
-from lakelog.data.conform import Conform, Incoming, find_invalid, to_table, wide_field
+from lakelog.data.conform import (
+    Conform,
+    Incoming,
+    find_invalid,
+    required_field,
+    to_table,
+    wide_field,
+)
 from lakelog.data.row_rules import RowRules, default_expression
 from lakelog.errors import (
     InvalidInputError,
@@ -179,7 +186,11 @@ class RowCodec:
         self._filled = self.computed.union(field.name for field in defaults)
         # A row without one of these needs a value, or an error.
         self._given = self._filled.union(
-            field.name for field in schema.fields if not field.nullable or field.name in key
+            field.name
+            for field in schema.fields
+            if not field.nullable
+            or field.name in key
+            or (isinstance(field.type, Struct) and required_field(field.type))
         )
         self._json = JsonReader(schema)
         self._readable_filled = self._filled.intersection(self._json.names)
