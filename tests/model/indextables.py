@@ -49,10 +49,6 @@ class State:
             case "metaData":
                 self.metadata = row
             case "mergeskip":
-                before = self.skips.get(row["path"], {})
-                for name in ("skipCount", "retryAfter"):
-                    values = [each.get(name) for each in (before, row)]
-                    row[name] = max((v for v in values if v is not None), default=None)
                 self.skips[row["path"]] = row
             case "add":
                 self.tombstones.pop(row["path"], None)

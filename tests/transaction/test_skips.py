@@ -58,25 +58,6 @@ def test_skip_count_increases_also_after_a_concurrent_skip(table: Table) -> None
     assert skips["skipCount"].to_list() == [2, 1]
 
 
-def test_later_record_neither_lowers_the_count_nor_ends_the_cooldown(tmp_path: Path) -> None:
-    log = IndexTablesLog(tmp_path)
-    log.commit(0, [PROTOCOL, metadata(), add("a")])
-    log.commit(1, [skip("a", skipCount=7, retryAfter=NOW_MS + HOUR_MS)])
-    log.commit(2, [skip("a", skipCount=3, reason="later")])
-
-    def found() -> tuple[object, ...]:
-        snapshot = at(lakelog.open(tmp_path, upkeep=False), NOW_MS).snapshot()
-        assert snapshot.in_cooldown("a")
-        return snapshot.skips().select("skipReason", "skipCount", "retryAfter").collect().row(0)
-
-    assert found() == ("later", 7, NOW_MS + HOUR_MS)
-    lakelog.open(tmp_path, upkeep=False).checkpoint()
-    assert found() == ("later", 7, NOW_MS + HOUR_MS)
-    with lakelog.open(tmp_path, upkeep=False).transaction() as tx:
-        tx.skip(path="a", reason="x")
-    assert found()[1] == 8
-
-
 def test_highest_count_is_not_exceeded(tmp_path: Path) -> None:
     log = IndexTablesLog(tmp_path)
     log.commit(0, [PROTOCOL, metadata(), add("a")])

@@ -134,7 +134,7 @@ def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.Dat
 
 def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Keep the last protocol, metaData, and txn, domainMetadata (removed ones hide older ones) and
-    mergeskip (see `_last_skips`) of each key, from rows in ascending order.
+    mergeskip of each key, from rows in ascending order.
     """
     meta = actions.concat(parts)
     return actions.concat(
@@ -143,23 +143,9 @@ def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
             last_of(meta, "metaData"),
             _last_by(meta, "domainMetadata", "domain"),
             _last_by(meta, "txn", "appId"),
-            _last_skips(meta),
+            _last_by(meta, "mergeskip", "path"),
         ]
     )
-
-
-def _last_skips(meta: pl.DataFrame) -> pl.DataFrame:
-    """The last record of each skipped file, with the highest count and the latest cooldown of all:
-    a writer that does not know the earlier records must not reset them.
-    """
-    rows = actions.of_type(meta, "mergeskip")
-    last = _last_by(rows, "mergeskip", "path")
-    highest = [name for name in ("skipCount", "retryAfter") if name in rows.columns]
-    if last.height == rows.height or not highest:
-        return last
-    most = rows.group_by("path").agg(pl.col(highest).max())
-    whole = last.drop(highest).join(most, on="path", maintain_order="left")
-    return whole.select(rows.columns)
 
 
 def with_path_texts(files: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:

@@ -293,8 +293,8 @@ class LogSnapshot:
         return actions.conform(live, _DOMAINS).lazy()
 
     def skips(self) -> pl.LazyFrame:
-        """Files skipped by IndexTables merges: the last record of each path, with the highest count
-        and the latest cooldown of all its records.
+        """Files skipped by IndexTables merges: the last record of each path, with count and
+        cooldown.
 
         ``inCooldown`` (Boolean) is true while ``retryAfter`` is in the future.
         """

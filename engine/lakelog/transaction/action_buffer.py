@@ -76,7 +76,7 @@ def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -
 
 
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Set missing counts of ``mergeskip`` rows to the file's highest count plus one, if it fits."""
+    """Set missing counts of ``mergeskip`` rows to the file's last count plus one, if it fits."""
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)
     known = actions.conform(

@@ -15,7 +15,7 @@ from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.log_content import Actions
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions
-from tests.dialects.indextables.writing import PROTOCOL, Log, add, metadata, remove, skip
+from tests.dialects.indextables.writing import PROTOCOL, Log, add, lines, metadata, remove, skip
 
 _EXTENDED = {
     "stats": '{"numRecords":3}',
@@ -243,3 +243,15 @@ def test_metadata_without_a_format_has_that_of_the_dialect(
         tx.set_metadata(description="changed")
     decoded = DIALECT.decode(log.store, DIALECT.list_log(log.store).commits)
     assert decoded.meta["formatProvider"].to_list() == [None, "indextables", "indextables"]
+
+
+def test_checkpoints_of_earlier_versions_and_other_writers_are_proved(log: Log) -> None:
+    parquet = {"provider": "parquet", "options": {}}  # by lakelog, for a metaData without a format
+    skips = [skip("p", skipCount=5, retryAfter=90), skip("p", skipCount=2, retryAfter=80)]
+    log.commit(0, [PROTOCOL, metadata(format=None), skips[0]])
+    log.commit(1, [skips[1]])
+    for own in ([], skips[1:]):  # the last record of a path, or none
+        log.write(f"{1:020d}.checkpoint.json", lines([PROTOCOL, metadata(format=parquet), *own]))
+        table = lakelog.open(str(log.root), upkeep=False)
+        assert table.verify().verdict == "proved"
+        assert table.snapshot().skips().collect()["skipCount"].to_list() == [2]
