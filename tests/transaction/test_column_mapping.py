@@ -105,17 +105,39 @@ def test_the_greatest_id_cannot_be_set_or_removed(tmp_path: Path) -> None:
         for value in ("0", "1", "17"):
             with pytest.raises(InvalidPropertyError, match="greatest column id"):
                 t.alter.set_properties({MAX_COLUMN_ID: value})
-            with pytest.raises(InvalidPropertyError, match="greatest column id"):
-                lakelog.create(
-                    tmp_path / "new", schema, configuration={**mapping, MAX_COLUMN_ID: value}
-                )
         assert t.version() == 0
     t = lakelog.open(tmp_path / "0", upkeep=False)
     with pytest.raises(InvalidPropertyError, match="greatest column id"):
         t.alter.unset_properties([MAX_COLUMN_ID])
     properties = {key: text or "" for key, text in t.snapshot().metadata.configuration.items()}
-    lakelog.create(tmp_path / "copy", schema, configuration=properties)
     lakelog.create(tmp_path / "0", schema, mode="overwrite", configuration=properties)
+
+
+def test_new_table_has_the_greatest_id_of_the_table_whose_properties_it_takes(
+    tmp_path: Path,
+) -> None:
+    schema = {"a": pl.Int64, "b": pl.Int64}
+    t = lakelog.create(tmp_path / "t", schema, configuration=BY_NAME, upkeep=False)
+    t.alter.drop_column("b")
+    metadata = t.snapshot().metadata
+    properties = {key: text or "" for key, text in metadata.configuration.items()}
+    rows = pl.DataFrame({"a": [1]})
+    copies = [
+        lakelog.create(tmp_path / "0", metadata.schema, configuration=properties, upkeep=False),
+        lakelog.create(tmp_path / "1", rows.schema, configuration=properties, upkeep=False),
+        lakelog.create(tmp_path / "2", rows.schema, configuration={MAX_COLUMN_ID: "2"}),
+    ]
+    lakelog.write(tmp_path / "3", rows, configuration=properties)
+    for copy in [*copies, lakelog.open(tmp_path / "3")]:
+        assert copy.snapshot().metadata.configuration[MAX_COLUMN_ID] == "2"
+        copy.alter.set_properties(BY_NAME)
+        copy.alter.add_columns({"c": pl.Int64})
+        assert mapping_of(copy.snapshot().metadata)["c"][0] > 2
+    for value in ("0", "1", "-1", "x", "", "2.0", "\u0663", "9" * 30):
+        with pytest.raises(InvalidPropertyError):
+            lakelog.create(
+                tmp_path / "new", schema, configuration={**BY_NAME, MAX_COLUMN_ID: value}
+            )
 
 
 def test_column_of_another_type_is_refused_while_the_table_has_files(tmp_path: Path) -> None:

@@ -356,28 +356,22 @@ def settled_metadata(
     known = {} if before is None else before.configuration
     tracked = with_tracking_columns(configuration, known, runtime.new_id)
     settled = replace(metadata, configuration=tracked)
-    if table.column_mapping == "none":
-        _require_own_id(metadata, known)
-        return settled
-    mapped = assign(settled, before, runtime.new_id, is_replaced)
-    _require_own_id(metadata, known, mapped.configuration)
-    return mapped
-
-
-def _require_own_id(metadata: Metadata, *allowed: Mapping[str, str | None]) -> None:
-    """Refuse a greatest column id that is none of these: only `assign` determines it."""
-    given, values = (
-        metadata.configuration.get(MAX_COLUMN_ID),
-        [m.get(MAX_COLUMN_ID) for m in allowed],
-    )
-    if given not in values:
+    given, assigned = configuration.get(MAX_COLUMN_ID), None
+    if table.column_mapping != "none":
+        settled = assign(settled, before, runtime.new_id, is_replaced)
+        assigned = settled.configuration.get(MAX_COLUMN_ID)
+    if before is None and given and given.isdecimal() and int(given) >= int(assigned or 0):
+        # As of a table with dropped columns, whose schema and properties the new one has.
+        return replace(settled, configuration={**settled.configuration, MAX_COLUMN_ID: given})
+    if given not in (known.get(MAX_COLUMN_ID), assigned):
         raise InvalidPropertyError(
             "the greatest column id cannot be set or removed",
             path=MAX_COLUMN_ID,
-            expected=values[-1] or "no value",
+            expected=assigned or known.get(MAX_COLUMN_ID) or "no value",
             found=given,
             hint="leave the property out",
         )
+    return settled
 
 
 def with_tracking_columns(
