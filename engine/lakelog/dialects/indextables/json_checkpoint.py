@@ -97,7 +97,7 @@ class JsonCheckpointReader(CheckpointReader):
         """The files, manifest first; if skips are missing, also the covered commits."""
         first = self.checkpoint.paths[0]
         data = self._load(first)
-        paths = self._part_paths(data)
+        paths = self._part_paths(_single_object(data, first))
         if is_marked(self._load(paths[0]) if paths else data):
             return (first, *paths)
         below = (commit.path for commit in list_commits(self._store, end=self.checkpoint.version))
@@ -133,9 +133,10 @@ class JsonCheckpointReader(CheckpointReader):
     def _parts(self, *, files: bool) -> Iterator[Actions]:
         first = self.checkpoint.paths[0]
         data = self._load(first)
-        paths = self._part_paths(data)
+        body = _single_object(data, first)
+        paths = self._part_paths(body)
         if not paths:
-            yield self._decode(first, data, files=files)
+            yield self._decode(first, data, body, files=files)
         for path in paths:
             try:
                 part = self._load(path)
@@ -143,9 +144,11 @@ class JsonCheckpointReader(CheckpointReader):
                 raise missing_file(
                     "a part of the checkpoint was not found", path, self.checkpoint.version, cause
                 ) from cause
-            yield self._decode(path, part, files=files)
+            yield self._decode(path, part, _single_object(part, path), files=files)
 
-    def _decode(self, path: str, data: bytes, *, files: bool) -> Actions:
+    def _decode(
+        self, path: str, data: bytes, body: dict[str, Any] | None, *, files: bool
+    ) -> Actions:
         version = self.checkpoint.version
         name = f"{version:020d}.checkpoint"
         if path != self.checkpoint.paths[0]:
@@ -153,11 +156,11 @@ class JsonCheckpointReader(CheckpointReader):
         blobs = unmark(data, path, name, version)
         self._is_marked = blobs is not None
         if blobs is None:
-            blobs = (Blob(version, path, _as_lines(data, path)),)
+            lines = data if body is None else _as_lines(body, data, path)
+            blobs = (Blob(version, path, lines),)
         return decode_blobs(blobs, files=files)
 
-    def _part_paths(self, data: bytes) -> tuple[str, ...]:
-        body = _single_object(data, self.checkpoint.paths[0])
+    def _part_paths(self, body: dict[str, Any] | None) -> tuple[str, ...]:
         if body is None or "parts" not in body or wire().wrappers.keys() & body.keys():
             return ()
         path = self.checkpoint.paths[0]
@@ -182,11 +185,8 @@ class JsonCheckpointReader(CheckpointReader):
         return tuple(f"{LOG_FOLDER}/{name}" for name in names)
 
 
-def _as_lines(data: bytes, path: str) -> bytes:
-    """NDJSON of a checkpoint: unchanged, or converted from its one object."""
-    body = _single_object(data, path)
-    if body is None:
-        return data
+def _as_lines(body: dict[str, Any], data: bytes, path: str) -> bytes:
+    """NDJSON of a checkpoint of one object."""
     if has_double(body):
         body = exact_object(data)
     lines = []
@@ -211,12 +211,12 @@ def _as_lines(data: bytes, path: str) -> bytes:
 def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
     """The one JSON object of the file, or None if it has lines."""
     first, _, rest = data.partition(b"\n")
-    try:
-        orjson.loads(first)
-    except orjson.JSONDecodeError:
-        pass  # one object over several lines, or a damaged line
-    else:
-        if rest.strip():
+    if rest.strip():
+        try:
+            orjson.loads(first)
+        except orjson.JSONDecodeError:
+            pass  # one object over several lines, or a damaged line
+        else:
             return None
     try:
         orjson.loads(data)
