@@ -104,6 +104,15 @@ def test_only_skips_need_commits_below_a_checkpoint_of_another_writer(
     assert answers(log) == expected
 
 
+def test_references_need_no_second_read_of_the_metadata(tmp_path: Path) -> None:
+    log = write_table(tmp_path / "t", 4)
+    log.write(f"{3:020d}.checkpoint.json", lines([PROTOCOL, add("f1.split")]))
+    store, counting = counted(log)
+    assert Snapshot.open(counting).files().collect().height == 1
+    read = [path for kind, path in store.operations if kind != "list" and COMMIT.fullmatch(path)]
+    assert sorted(read) == sorted(set(read))
+
+
 def test_next_checkpoint_reads_no_commit_below_the_previous_one(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t")
     write_checkpoint(OpenLog(log.store, DIALECT), layout="json")

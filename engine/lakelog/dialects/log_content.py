@@ -385,8 +385,8 @@ class CheckpointReader(Protocol):
         ...
 
     def references(self) -> pl.DataFrame:
-        """The metaData rows to whose properties file actions of later commits may refer."""
-        return self.read_meta(("metaData",))
+        """metaData rows, besides those of `read_meta`, to whose properties files may refer."""
+        return actions.concat([])
 
     def is_reconciled(self) -> bool:
         """Whether its writer proved that it contains no file both added and removed."""

@@ -332,9 +332,10 @@ class Base:
 
     @cached_property
     def references(self) -> pl.DataFrame:
-        """See `CheckpointReader.references`."""
+        """All metaData of the checkpoint; see `CheckpointReader.references`."""
         with broken_checkpoint(self.checkpoint):
-            return self.reader.references()
+            apart = self.reader.references()
+        return actions.concat([apart, actions.of_type(self.pair, "metaData")])
 
     def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
         with broken_checkpoint(self.checkpoint):

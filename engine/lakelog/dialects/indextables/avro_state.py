@@ -193,8 +193,7 @@ class AvroStateReader(CheckpointReader):
         """See `CheckpointReader`; the state's registry is apart from its metaData."""
         registered = {REGISTRY_PREFIX + key: text for key, text in self._state.registry.items()}
         schema = {name: actions.schema()[name] for name in ("actionType", "configuration")}
-        apart = pl.DataFrame({"actionType": ["metaData"], "configuration": [registered]}, schema)
-        return actions.concat([apart, super().references()])
+        return pl.DataFrame({"actionType": ["metaData"], "configuration": [registered]}, schema)
 
     def _metadata_below(self) -> pl.DataFrame:
         """The metaData that the last lower state caches, or no row."""
