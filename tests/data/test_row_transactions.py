@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -222,6 +223,23 @@ def test_metadata_of_rows_are_not_changed_after_rows_were_written(
     metadata = table.snapshot().metadata
     assert (metadata.description, metadata.configuration) == ("one row", {"loader.position": "7"})
     assert values(table) == {3: 30}
+
+
+def test_the_same_schema_in_another_text_and_comments_may_be_set_after_rows_were_written(
+    table: Table,
+) -> None:
+    text = json.dumps(json.loads(table.snapshot().metadata.schema_json), indent=1)
+    with table.transaction() as tx:
+        tx.overwrite(ROWS.tail(1))
+        tx.set_metadata(schemaString=text, description="one row")
+    with table.transaction() as tx:
+        tx.append(ROWS.head(1))
+        tx.set_metadata(schema=table.snapshot().schema, description="two rows")
+    with table.transaction() as tx:
+        tx.append(ROWS[1:2])
+        tx.set_metadata(schemaString=text.replace('"metadata": {}', '"metadata": {"comment": "c"}'))
+    assert values(table) == {1: 10, 2: 20, 3: 30}
+    assert [field.metadata for field in table.snapshot().schema.fields] == [{"comment": "c"}] * 3
 
 
 def test_merge_is_committed_with_the_transaction(table: Table) -> None:

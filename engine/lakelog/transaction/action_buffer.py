@@ -145,7 +145,8 @@ class ActionBuffer:
 
     def _facts_of_rows(self, metadata: Metadata) -> tuple[object, ...]:
         needed = self._dialect.protocol_rules.needed(metadata)
-        return metadata.schema_string, metadata.partition_columns, metadata.constraints, needed
+        schema = metadata_changes.without_comments(metadata.schema)
+        return schema, metadata.partition_columns, metadata.constraints, needed
 
     def ask_for(self, properties: Iterable[str]) -> None:
         """Add the features of properties, also if the metadata have these values already."""

@@ -259,6 +259,16 @@ def _each_field(
     return type_
 
 
+def without_comments(schema: contract.Struct) -> contract.DataType:
+    """A schema without the comments of its columns, and of the fields inside them."""
+
+    def plain(field: contract.Field, _: tuple[str, ...]) -> contract.Field:
+        kept = {key: value for key, value in field.metadata.items() if key != "comment"}
+        return replace(field, metadata=kept)
+
+    return _each_field(schema, (), plain)
+
+
 def change_metadata(
     current: Metadata,
     dialect: Dialect,
