@@ -755,6 +755,22 @@ def test_assigned_columns_may_be_named_as_those_of_the_target(tmp_path: Path) ->
     assert other.to_polars().to_dicts() == [{"k": 1, "target": {"value": 2}}]
 
 
+def test_an_assigned_column_is_named_once_and_a_name_with_a_dot_is_kept(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"k": [1], "v": [1]})
+    lakelog.write(tmp_path / "t", rows)
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    for other in ("v", "V", "`v`", "TARGET.v", "`target`.v"):
+        for names in (("target.v", other), (other, "target.v")):
+            merge = table.merge(rows, "k").when_matched_update(dict.fromkeys(names, "2"))
+            with pytest.raises(InvalidInputError, match="'v' has two new values"):
+                merge.execute()
+    dotted = rows.with_columns(pl.lit(1).alias("target.v"))
+    lakelog.write(tmp_path / "own", dotted)
+    own = lakelog.open(tmp_path / "own", upkeep=False)
+    own.merge(rows, "k").when_matched_update({"target.v": "2", "v": "3"}).execute()
+    assert own.to_polars().to_dicts() == [{"k": 1, "v": 3, "target.v": 2}]
+
+
 def test_a_condition_that_compares_fields_only_is_refused_with_the_reason(tmp_path: Path) -> None:
     rows = pl.DataFrame({"id": [1], "key": [{"x": 1}]})
     lakelog.write(tmp_path, rows)

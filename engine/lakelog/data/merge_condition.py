@@ -145,13 +145,19 @@ def require_known(except_cols: Iterable[str], target: Sequence[str], source: Seq
 def without_side(
     values: Mapping[str, Any] | None, target: Sequence[str]
 ) -> Mapping[str, Any] | None:
-    """New values by column, without the ``target.`` before a column; that of a column with this
-    name is kept.
+    """New values by column, without the ``target.`` before a column, unless the target has a column
+    with the whole name.
     """
-    if values is None or any(name.lower() == TARGET for name in target):
+    known = {name.lower() for name in target}
+    if values is None or TARGET in known:
         return values
-    plain = {name: _OF_TARGET.sub("", str(name)) for name in values}
-    return {name if plain[name] in values else plain[name]: values[name] for name in values}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        plain = name if str(name).lower() in known else _OF_TARGET.sub("", str(name))
+        if plain in found:
+            raise InvalidInputError(f"the column {plain!r} has two new values", column=plain)
+        found[plain] = value
+    return found
 
 
 def type_of_numbers(type_: DataType, given: pa.DataType) -> DataType | None:
