@@ -22,9 +22,9 @@ from tests.handmade import Handmade, add
 OPENING = {
     "": "arrow_arrays display errors input_validation lazy redaction snapshot table "
     "table_functions telemetry threads version",
-    "dialects": "arrow_json base commit_chunks commit_info commit_reader exact_json features gc_pause "
-    "json_layout log_content log_folders ndjson properties protocol_rules registry row_validation "
-    "strict_decoder truncation_marks",
+    "dialects": "arrow_json base commit_chunks commit_info commit_reader exact_json features "
+    "gc_pause json_layout log_content log_folders ndjson properties protocol_rules registry "
+    "row_validation strict_decoder truncation_marks",
     "dialects.delta": "dialect last_checkpoint names paths properties protocol",
     "log": "base_checkpoint cache checksum_conflicts context files opening properties "
     "repeated_files replay segment snapshot state",

@@ -385,7 +385,7 @@ class CheckpointReader(Protocol):
         ...
 
     def references(self) -> pl.DataFrame:
-        """metaData rows, besides those of `read_meta`, to whose properties files may refer."""
+        """Rows of metaData, besides those of `read_meta`, to whose properties files may refer."""
         return actions.concat([])
 
     def is_reconciled(self) -> bool:
