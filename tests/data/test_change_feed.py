@@ -19,6 +19,7 @@ from lakelog.errors import (
     CorruptionError,
     DuplicateFileError,
     InvalidInputError,
+    InvalidMetadataError,
     NotFoundError,
     UnsupportedFeatureError,
     VersionNotFoundError,
@@ -455,6 +456,19 @@ def test_first_version_without_a_schema_has_no_columns(tmp_path: Path) -> None:
     table.append(pl.DataFrame({"id": [1]}))
     assert table.changes(0).select("id", VERSION).collect().rows() == [(1, 2)]
     assert [frame.collect().height for _, frame in table.follow(0, stop=lambda: True)] == [0, 0, 1]
+
+
+def test_table_with_files_and_without_a_schema_is_not_changed(tmp_path: Path) -> None:
+    table = Handmade(tmp_path).start(add("a"), schemaString=None).table
+    rows = pl.DataFrame({"id": [1]})
+    for change in (
+        lambda: table.append(rows, schema_mode="merge"),
+        lambda: table.alter.add_columns({"id": pl.Int64}),
+        lambda: table.alter.set_properties({"delta.columnMapping.mode": "name"}),
+    ):
+        with pytest.raises((CorruptionError, InvalidMetadataError), match="has no schema"):
+            change()
+    assert table.version() == 0
 
 
 def test_deleted_file_raises_with_file_and_version(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def _edited(
 ) -> contract.Struct:
     """The edited schema, or the error for an edit that the table does not allow."""
     metadata = snapshot.metadata
-    schema = edit(metadata.schema)
+    schema = edit(snapshot.schema)
     new = replace(metadata, schema_string=schema_text(schema))
     if column is None:
         _require_evaluated(snapshot, new)
@@ -402,7 +402,7 @@ def widened(snapshot: LogSnapshot, rows: contract.Struct) -> contract.Struct:
     Lake, automatic type widening).
     """
     metadata, table = snapshot.metadata, snapshot.table_configuration
-    schema = metadata.schema
+    schema = snapshot.schema
     for column, type_ in schema_edits.wider_types(schema, rows):
         if type_ == _NTZ and not table.supports("timestampNtz"):
             continue

@@ -165,9 +165,9 @@ def assign(
     """The metadata with an id and a physical name per column, if column mapping is enabled. If all
     files are replaced, a column of another type is a new one.
     """
-    if metadata.column_mapping_mode not in _MAPPED:
-        return metadata
-    schema = contract.parse_schema(metadata.schema_json)
+    if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
+        return metadata  # `check_metadata` refuses to write it without a schema
+    schema = contract.parse_schema(metadata.schema_string)
     old = before.schema if before is not None else contract.Struct(())
     was_mapped = before is not None and before.column_mapping_mode in _MAPPED
     types = {at.path: at.field.type for at in fields_of(schema)}
