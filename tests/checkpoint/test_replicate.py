@@ -143,6 +143,22 @@ def test_commit_that_the_table_no_longer_has_is_refused_unless_it_has_a_checkpoi
     assert table.replicate(tmp_path / "replica").pointer_moved
 
 
+def test_copy_of_the_table_with_a_checkpoint_of_its_own_is_refused(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table", configuration=NO_CHECKPOINTS["delta"])
+    shutil.copytree(tmp_path / "table", tmp_path / "copy")
+    copy = lakelog.open(str(tmp_path / "copy"))
+    for each, name in ((copy, "own"), (table, "a"), (table, "b")):
+        with each.transaction() as tx:
+            tx.add(path=name, size=1)
+        each.checkpoint()
+    for version in range(10):
+        (tmp_path / f"table/_delta_log/{version:020d}.json").unlink()
+    before = content(tmp_path / "copy")
+    with pytest.raises(InvalidInputError, match="is missing in the table"):
+        table.replicate(tmp_path / "copy")
+    assert content(tmp_path / "copy") == before
+
+
 class _RacingStore(StoreWrapper):
     """Another writer commits before the first file is renamed."""
 

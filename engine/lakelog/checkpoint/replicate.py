@@ -165,7 +165,8 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
 
 def _require_same_history(log: Log, other: Log, version: int) -> None:
     """Refuse commits that differ from the table's. After two histories have diverged, no commit of
-    one equals a commit of the other, so it is enough to compare the content of the newest.
+    one equals a commit of the other, so it is enough to compare the content of the newest. Of those
+    that only the location has, a replica has the checkpoints, and rarely consecutive ones.
     """
     ours, there = {c.path: c for c in log.list_all().commits}, other.list_all()
     common = [c for c in there.commits if c.path in ours]
@@ -175,9 +176,12 @@ def _require_same_history(log: Log, other: Log, version: int) -> None:
     for commit in common[-1:]:
         if log.store.read(commit.path) != other.store.read(commit.path):
             raise _diverged(commit.path, commit.version)
-    checkpoints = {c.version for c in there.checkpoints}
-    for commit in [c for c in there.commits if c.version <= version][-1:]:
-        if commit.path not in ours and commit.version not in checkpoints:  # as a replica's has
+    since = common[-1].version if common else -1
+    others = [c for c in there.commits if since < c.version <= version]
+    versions, checkpoints = {c.version for c in others}, {c.version for c in there.checkpoints}
+    for commit in reversed(others):
+        is_own = commit is others[-1] or commit.version + 1 in versions
+        if is_own and commit.version not in checkpoints:
             raise InvalidInputError(
                 "the location has a commit that is missing in the table's log",
                 path=commit.path,
