@@ -17,6 +17,7 @@ import lakelog
 from lakelog import Table
 from lakelog.errors import (
     ConstraintViolationError,
+    InvalidPropertyError,
     InvalidTransactionError,
     UnsupportedFeatureError,
 )
@@ -68,6 +69,19 @@ def test_other_changes_do_not_enable_row_tracking(
     assert not table.snapshot().table_configuration.supports("rowTracking")
     table.update({"id": "id + 10"}, "id = 1")
     assert table.to_polars()["id"].sort().to_list()[0] == 2
+
+
+def test_properties_of_column_mapping_can_be_removed_until_it_is_supported(tmp_path: Path) -> None:
+    greatest = "delta.columnMapping.maxColumnId"
+    table = ignoring(tmp_path, greatest, "7")
+    with pytest.raises(InvalidPropertyError, match="greatest column id"):
+        table.alter.set_properties({greatest: "8"})
+    table.alter.unset_properties([greatest])
+    assert greatest not in table.snapshot().metadata.configuration
+    table.alter.upgrade(["columnMapping"])
+    table.alter.set_properties({"delta.columnMapping.mode": "name"})
+    with pytest.raises(InvalidPropertyError, match="greatest column id"):
+        table.alter.unset_properties(["delta.columnMapping.mode", greatest])
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

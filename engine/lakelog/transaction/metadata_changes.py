@@ -366,10 +366,12 @@ def settled_metadata(
     known = {} if before is None else before.configuration
     tracked = with_tracking_columns(configuration, known, runtime.new_id)
     settled = replace(metadata, configuration=tracked)
-    given, assigned = configuration.get(MAX_COLUMN_ID), None
+    given, assigned = configuration.get(MAX_COLUMN_ID), known.get(MAX_COLUMN_ID)
     if table.column_mapping != "none":
         settled = assign(settled, before, runtime.new_id, is_replaced)
         assigned = settled.configuration.get(MAX_COLUMN_ID)
+    elif given is None and not table.supports("columnMapping"):
+        return settled  # no column had an id
     if before is None and given and given.isdecimal() and int(given) >= int(assigned or 0):
         # As of a table with dropped columns, whose schema and properties the new one has.
         return replace(settled, configuration={**settled.configuration, MAX_COLUMN_ID: given})
@@ -377,7 +379,7 @@ def settled_metadata(
         raise InvalidPropertyError(
             "the greatest column id cannot be set or removed",
             path=MAX_COLUMN_ID,
-            expected=assigned or known.get(MAX_COLUMN_ID) or "no value",
+            expected=assigned or "no value",
             found=given,
             hint="leave the property out",
         )

@@ -271,7 +271,7 @@ def _check_rules_of_features(
         return
     for key in changed(new.constraints, old.constraints):
         raise UnsupportedFeatureError(
-            "a CHECK constraint is added, and lakelog cannot check existing rows against it",
+            "a CHECK constraint is added or takes effect, and lakelog cannot check rows against it",
             path=key,
             found="checkConstraints",
             hint="use Table.alter.add_constraint, which checks them; one that the protocol did not "
