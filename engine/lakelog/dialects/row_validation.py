@@ -57,22 +57,27 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
     return frame
 
 
-def exact_casts(frame: pl.DataFrame) -> list[pl.Expr]:
-    """The columns of another dtype than the contract's, cast to it. Raises ``SchemaError`` for a
-    dtype whose values a cast could change, such as a fraction or a time of another unit.
+def exact_casts(frame: pl.DataFrame) -> list[pl.Series]:
+    """The columns of another dtype than the contract's, cast to it. Raises a ``PolarsError`` for
+    values that the cast would change, such as a fraction, or a time of another unit.
     """
     schema = actions.schema()
     casts = []
     for name, dtype in frame.schema.items():
-        wanted = schema.get(name, dtype)
+        wanted, column = schema.get(name, dtype), frame[name]
         if dtype == wanted:
             continue
-        if frame[name].null_count() == frame.height:
-            casts.append(pl.lit(None, wanted).alias(name))
+        if column.null_count() == frame.height:
+            cast = pl.Series(name, [None], wanted).new_from_index(0, frame.height)
         elif _is_exact(dtype, wanted):
-            casts.append(pl.col(name).cast(wanted))
+            cast = column.cast(wanted)
+        elif dtype.is_numeric() and (wanted.is_integer() or wanted == pl.Boolean):
+            cast = column.cast(wanted)
+            if (cast.cast(dtype) != column).any():
+                raise pl.exceptions.SchemaError(f"{name}: a value that is not {wanted}")
         else:
             raise pl.exceptions.SchemaError(f"{name}: {dtype} in place of {wanted}")
+        casts.append(cast)
     return casts
 
 
@@ -82,13 +87,21 @@ def _is_exact(dtype: PolarsDataType, wanted: PolarsDataType) -> bool:
     if isinstance(wanted, pl.List):
         return isinstance(dtype, pl.List) and _is_exact(dtype.inner, wanted.inner)
     if isinstance(wanted, pl.Map):
-        if not isinstance(dtype, pl.Map) or not _is_exact(dtype.key, wanted.key):
+        if isinstance(dtype, pl.Map):
+            key, value = dtype.key, dtype.value
+        elif isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.Struct):  # an untyped map
+            if [field.name for field in dtype.inner.fields] != ["key", "value"]:
+                return False
+            key, value = (field.dtype for field in dtype.inner.fields)
+        else:
+            return False
+        if not _is_exact(key, wanted.key):
             return False
         # In JSON too, values of a map may be numbers.
-        value = dtype.value
         return value.is_numeric() or value == pl.Boolean or _is_exact(value, wanted.value)
     if wanted.is_integer():
-        return dtype.is_integer()  # the cast raises for a value that does not fit
+        # The cast raises for a value that does not fit; times are in milliseconds.
+        return dtype.is_integer() or (isinstance(dtype, pl.Datetime) and dtype.time_unit == "ms")
     return wanted == pl.String and isinstance(dtype, pl.Categorical | pl.Enum | pl.Binary)
 
 

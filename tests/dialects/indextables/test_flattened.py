@@ -199,10 +199,27 @@ def test_unknown_columns_are_kept_in_extra(log: Log) -> None:
 _NUMBERS = pl.DataFrame({"actionType": ["add"], "path": ["a"], "size": [1]})
 
 
+def test_columns_of_another_type_are_converted_if_that_is_exact(log: Log) -> None:
+    rows = _NUMBERS.with_columns(
+        pl.lit(1).cast(pl.Decimal(20, 0)).alias("size"),
+        pl.lit(5).cast(pl.Datetime("ms")).alias("modificationTime"),
+        pl.lit(3.0).alias("numRecords"),
+        pl.lit(1, pl.Int8).alias("hasFooterOffsets"),
+        pl.Series("partitionValues", [[{"key": "p", "value": "x"}]]),
+    )
+    log.flattened(_SINGLE, rows)
+    columns = ("size", "modificationTime", "numRecords", "hasFooterOffsets", "partitionValues")
+    (row,) = read_files(log.checkpoint(_VERSION), columns, ("add",)).select(columns).rows()
+    assert row == (1, 5, 3, True, {"p": "x"})
+
+
 @pytest.mark.parametrize(
     "frame",
     [
-        _NUMBERS.with_columns(pl.lit(5.0).alias("size")),
+        _NUMBERS.with_columns(pl.lit(5.7).alias("size")),
+        _NUMBERS.with_columns(pl.lit(float("nan")).alias("size")),
+        _NUMBERS.with_columns(pl.lit(2.0**63).alias("size")),
+        _NUMBERS.with_columns(pl.lit("5.7").cast(pl.Decimal(20, 1)).alias("size")),
         _NUMBERS.with_columns(pl.lit("5").alias("size")),
         _NUMBERS.with_columns(pl.lit(1).cast(pl.Datetime("us")).alias("size")),
         _NUMBERS.with_columns(pl.lit(1 << 63, pl.UInt64).alias("size")),
