@@ -17,7 +17,7 @@ from lakelog.dialects.indextables import DIALECT
 from lakelog.errors import CorruptionError, LakelogWarning
 from lakelog.log.context import Log as OpenLog
 from lakelog.snapshot import Snapshot
-from lakelog.testing import InjectingStore
+from lakelog.testing import InjectingStore, Rule
 from tests.dialects.indextables.writing import Log, add, lines, metadata, remove, skip
 
 COMMITS = 40
@@ -111,6 +111,15 @@ def test_references_need_no_second_read_of_the_metadata(tmp_path: Path) -> None:
     assert Snapshot.open(counting).files().collect().height == 1
     read = [path for kind, path in store.operations if kind != "list" and COMMIT.fullmatch(path)]
     assert sorted(read) == sorted(set(read))
+
+
+def test_pointer_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
+    log = write_table(tmp_path / "t", 4)
+    foreign_checkpoint(log, 3)
+    store = InjectingStore(
+        log.store, [Rule("fail", kinds="read", times=None, path="*_last_checkpoint")]
+    )
+    assert Snapshot.open(OpenLog(store, DIALECT)).num_files() == 3
 
 
 def test_next_checkpoint_reads_no_commit_below_the_previous_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ manifest            ``{"version", "checkpointId", "parts": [...], "createdTime",
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -43,7 +44,13 @@ from lakelog.dialects.log_content import CHECKPOINT_META, Actions, Checkpoint, C
 from lakelog.dialects.ndjson import Blob
 from lakelog.dialects.strict_decoder import Line, parse_object
 from lakelog.dialects.truncation_marks import is_marked, unmark
-from lakelog.errors import CorruptionError, MalformedLogError, NotFoundError, UnsupportedError
+from lakelog.errors import (
+    CorruptionError,
+    LakelogError,
+    MalformedLogError,
+    NotFoundError,
+    UnsupportedError,
+)
 from lakelog.model import actions
 from lakelog.storage import LogStore
 
@@ -110,8 +117,9 @@ class JsonCheckpointReader(CheckpointReader):
         version = self.checkpoint.version
         recorded = self.checkpoint.recorded
         if recorded is None:
-            pointer = read_pointer(self._store)
-            recorded = None if pointer is None else recorded_counts(pointer, version)
+            with suppress(LakelogError):  # a hint
+                pointer = read_pointer(self._store)
+                recorded = None if pointer is None else recorded_counts(pointer, version)
         if recorded is None or recorded.actions is None or recorded.adds is None:
             return
         if held < recorded.actions and adds < recorded.adds:
