@@ -251,7 +251,20 @@ def test_sizes_of_a_diff_are_numbers_for_machines_and_have_units_in_a_table(
 def test_limited_history_shows_that_there_is_more(lakelog: Any, table: str) -> None:
     text = lakelog("history", table, "--limit", 3).text
     assert text.endswith("3 commits · the newest; --limit shows more\n")
+    assert lakelog("history", table, "--limit", 0).text.endswith("0 commits · --limit shows more\n")
     assert "shows more" not in lakelog("history", table, "--limit", 999).text
+
+
+def test_limited_history_of_a_cleaned_log_does_not_promise_more(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    engine.write(str(path), pl.DataFrame({"id": [1]}))
+    table = engine.open(str(path))
+    table.append(pl.DataFrame({"id": [2]}))
+    table.checkpoint()
+    (path / f"_delta_log/{0:020d}.json").unlink()
+    assert lakelog("history", path, "--limit", 1).text.endswith("1 commit\n")
 
 
 def test_pipe_gets_complete_texts_without_colour(lakelog: Any, table: str) -> None:

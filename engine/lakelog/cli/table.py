@@ -394,13 +394,16 @@ def history(target: Target, output: Output) -> None:
     """List the commits, newest first: time, operation, user."""
     table, meter = open_metered(target)
     with progress("reading commits", meter):
-        rows = table.history(output.limit)
+        # One more, to know whether there is one.
+        rows = table.history(None if output.limit is None else output.limit + 1)
+    kept = rows.head(rows.height if output.limit is None else output.limit)
 
     def summary(shown: pl.DataFrame) -> list[str]:
-        is_cut = shown.height == output.limit and shown["version"].min() != 0
-        return ["the newest; --limit shows more"] if is_cut else []
+        if rows.height == kept.height:
+            return []
+        return ["the newest; --limit shows more" if shown.height else "--limit shows more"]
 
-    emit(rows.lazy(), output, View("commit", tuple(_HISTORY), (), summary))
+    emit(kept.lazy(), output, View("commit", tuple(_HISTORY), (), summary))
 
 
 def _action_types() -> list[str]:
