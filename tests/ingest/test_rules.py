@@ -91,8 +91,9 @@ def test_waiting_null_structs_whose_fields_became_not_null_are_diverted_or_wait_
     with quiet(table, directory) as ingestor:
         ingestor.write([{"id": 1}, {"id": 2, "s": {"x": 1}, "o": {"s": {"x": 1}}}])
         lakelog.create(tmp_path / "table", with_struct(nullable=False), mode="overwrite")
-        with pytest.raises(StreamMismatchError, match="'s' around it is null"):
+        with pytest.raises(StreamMismatchError, match="'s' around it is null") as refused:
             ingestor.flush()
+        assert "alter.set_nullable" in str(refused.value.hint)
         for name in ("s.x", "o.s.x"):
             table.alter.set_nullable(name)
         ingestor.flush()

@@ -666,7 +666,8 @@ def _unused_name(name: str, taken: Sequence[str]) -> str:
 
 def _refused(error: LakelogError, path: str) -> StreamMismatchError:
     is_external = isinstance(error, ExternalPathError)
-    todo = error.hint if is_external else "change the table so that it accepts them"
+    changes = "change the table so that it accepts them (alter.set_nullable, alter.drop_constraint)"
+    todo = error.hint if is_external else f'{changes}, or divert them (on_bad_row="divert")'
     return StreamMismatchError(
         f"the table does not accept rows of the ingest log: {error.message}",
         path=path,
