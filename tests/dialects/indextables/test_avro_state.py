@@ -91,6 +91,13 @@ def test_wrong_counts_raise_corruption_error(log: Log, fields: dict[str, Any]) -
     assert caught.value.path == f"_transaction_log/state-v{1:020d}/_manifest.avro"
 
 
+def test_path_in_a_block_of_zeros_raises_corruption_error(log: Log) -> None:
+    log.manifest(_SHARED, _entries("a", "b\0", "c"))
+    log.state(1, {_SHARED: 3})
+    with pytest.raises(CorruptionError, match="NUL"):
+        read_files(log.checkpoint(1))
+
+
 def test_manifest_with_a_wrong_entry_count_raises_corruption_error(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.state(1, {_SHARED: 3}, numFiles=2)

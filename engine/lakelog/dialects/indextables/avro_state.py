@@ -427,6 +427,15 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
     dead = 0
     live_bytes = 0
     if both is not None:
+        zeroed = both["path"].filter(both["path"].str.contains("\0", literal=True))
+        if len(zeroed):  # as a block of zeros leaves it; Avro has no checksum
+            raise CorruptionError(
+                "the path of a file in the state contains the character NUL",
+                path=state.path,
+                version=state.version,
+                found=zeroed[0],
+                hint="a manifest of the state is damaged: restore it from a copy",
+            )
         tombstones = pl.Series(sorted(state.tombstones), dtype=pl.String).implode()
         removed_files = both.filter(pl.col("path").is_in(tombstones))
         dead = removed_files.height
