@@ -95,14 +95,12 @@ def _name_in_avro(case: Case) -> bool:
 
 
 def _value_in_avro(case: Case) -> bool:
+    if case.kind != "Avro" or _name_in_avro(case):
+        return False
     found, truth = len(case.found["files"]), len(case.truth["files"])
     keeps_length = len(case.mutation.data) == len(case.before)
-    return (
-        case.kind == "Avro"
-        and not _name_in_avro(case)
-        and (found == truth or (found < truth and keeps_length))
-        and _size(case.found) <= _size(case.truth)
-    )
+    is_count_kept = found == truth or (found < truth and keeps_length)
+    return is_count_kept and _size(case.found) <= _size(case.truth)
 
 
 def _size(content: Any) -> int:
