@@ -183,7 +183,7 @@ def text_of(call: Callable[[], Any], root: Path) -> str:
     except LakelogError as error:
         found = f"{type(error).__name__}: {error}".replace(os.fspath(root), "<folder>")
         found = re.sub(r"0x[0-9a-f]+", "0x…", found)
-        found = re.sub(r"at least \d{3,} MiB", "at least <n> MiB", found)
+        found = re.sub(r"at least [\d,]{3,} MiB", "at least <n> MiB", found)
         found = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", found)
         return re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)?", "<time>", found)
     raise AssertionError("the call raised no error")

@@ -46,7 +46,8 @@ if above:
     try:
         do(1)
     except InvalidInputError as error:
-        limit = int(re.fullmatch(r"at least (\\d+) MiB", error.expected)[1]) * 2**20 + above
+        least = re.fullmatch(r"at least ([\\d,]+) MiB", error.expected)[1]
+        limit = int(least.replace(",", "")) * 2**20 + above
 found = do(limit)
 print(json.dumps([peak(), limit, found]))
 """

@@ -184,7 +184,7 @@ def test_hints_name_the_options_of_the_command_line(
     assert "--force" in lakelog("vacuum", table, "--retention", "0d").errors
     assert "--force" in lakelog("cleanup", table, "--retention", "0d").errors
     outcome = lakelog("checkpoint", table, "--memory-limit", "1kb")
-    assert re.search(r"expected  at least \d+ MiB\n *found +1.0 KiB\n", outcome.errors)
+    assert re.search(r"expected  at least [\d,]+ MiB\n *found +1.0 KiB\n", outcome.errors)
 
 
 @pytest.mark.parametrize("command", ["actions", "changes"])
