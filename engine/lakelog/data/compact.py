@@ -570,12 +570,11 @@ def _still_there(begin: Begin, made: _Round) -> tuple[_Round, int]:
     before = made.snapshot
     if now.metadata != before.metadata or now.protocol != before.protocol:
         return made.without(made.files[_BIN]), now.version
-    ids = ("baseRowId", "defaultRowCommitVersion")
-    live = now.files().select(*actions.KEY, *ids).collect()
+    live = now.files().select(*actions.KEY, *actions.ROW_IDS).collect()
     lost = made.files.join(live, on=actions.KEY, how="anti", nulls_equal=True)
     left = made.without(lost[_BIN].unique())
     # A file may have been added again with row ids.
-    files = left.files.drop(ids).join(
+    files = left.files.drop(actions.ROW_IDS).join(
         live, on=actions.KEY, how="left", nulls_equal=True, maintain_order="left"
     )
     return replace(left, files=files.select(made.files.columns)), now.version

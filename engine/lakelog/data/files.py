@@ -20,7 +20,7 @@ import polars as pl
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model import contract
+from lakelog.model import actions, contract
 from lakelog.model.column_names import known_name
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.bounded import DEFAULT_LIMITS, ReadLimits, limits_of
@@ -44,9 +44,6 @@ FILE_COLUMNS = (
 """Columns that reading requires: without its deletion vector a file would return deleted rows,
 without its statistics it could be another file.
 """
-
-_TRACKING_COLUMNS = ("baseRowId", "defaultRowCommitVersion")
-"""Columns that a plan with `ReadPlan.row_ids` requires in addition."""
 
 MAPPING_MODE = "delta.columnMapping.mode"
 
@@ -167,7 +164,7 @@ class ReadPlan:
     @property
     def file_columns(self) -> tuple[str, ...]:
         """The columns of files that reading requires."""
-        return FILE_COLUMNS if self.row_ids is None else FILE_COLUMNS + _TRACKING_COLUMNS
+        return FILE_COLUMNS if self.row_ids is None else FILE_COLUMNS + actions.ROW_IDS
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:

@@ -38,7 +38,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
-from lakelog.model import contract
+from lakelog.model import actions, contract
 from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
 from lakelog.skipping.statistics import has_bounds, stats_from_struct
 from lakelog.skipping.values import TypedPartitions
@@ -206,7 +206,7 @@ class _Reading:
         """The base row id and the commit version of each file."""
         if self._ids is None:
             return [None] * files.height
-        tracking = files.select("baseRowId", "defaultRowCommitVersion")
+        tracking = files.select(actions.ROW_IDS)
         unknown = tracking["baseRowId"].is_null() | tracking["defaultRowCommitVersion"].is_null()
         if unknown.any():
             raise CorruptionError(

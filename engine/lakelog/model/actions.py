@@ -34,6 +34,9 @@ DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "d
 DV_ID_COLUMNS = DV_COLUMNS[:3]
 """Columns from which ``dvId`` is derived."""
 
+ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
+"""Columns of row tracking."""
+
 _ROW = ("version", "position", "actionType", "timestamp")
 
 

@@ -29,7 +29,6 @@ from lakelog.transaction.metadata_changes import (
 from lakelog.transaction.row_tracking import MATERIALIZED
 from lakelog.transaction.schema_conversion import schema_text
 
-_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
     ENABLEMENT_VERSION,
@@ -66,13 +65,13 @@ def _with_row_ids(added: pl.DataFrame, now: pl.DataFrame, current: LogSnapshot) 
     bare = added["path"].filter(added["baseRowId"].is_null())
     if not len(bare):
         return added
-    columns = ("path", *_ROW_IDS)
+    columns = ("path", *actions.ROW_IDS)
     removed = current.tombstones().filter(pl.col("path").is_in(bare.implode())).collect()
     known = pl.concat([now.select(columns), removed.select(columns)])
     known = known.filter(pl.col("baseRowId").is_not_null()).unique("path", keep="first")
     return (
         added.join(known, on="path", how="left", suffix="_known", maintain_order="left")
-        .with_columns(pl.coalesce(c, f"{c}_known") for c in _ROW_IDS)
+        .with_columns(pl.coalesce(c, f"{c}_known") for c in actions.ROW_IDS)
         .select(added.columns)
     )
 

@@ -79,8 +79,7 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
     is_add = files["actionType"] == "add"
     if not is_add.any():
         return Assigned(files, None)
-    names = ("stats", "baseRowId", "defaultRowCommitVersion")
-    stats, base, since = actions.conform(files, names).get_columns()
+    stats, base, since = actions.conform(files, ("stats", *actions.ROW_IDS)).get_columns()
     counts = num_records(stats)
     fresh = is_add & base.is_null()
     counted = is_add & (fresh | (base > mark).fill_null(False))
