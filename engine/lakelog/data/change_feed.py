@@ -48,6 +48,7 @@ from lakelog.log.history import (
     by_size,
     commits_between,
     decoded_commits,
+    empty_range,
     lazy_actions,
     times_of,
     with_stable_listing,
@@ -97,7 +98,7 @@ def changes(
     first, last = change_range(log, open_version, start, end)
     snapshot = open_version(last)
     if last is None and first > snapshot.version:
-        raise _empty_range(log, first, snapshot.version)
+        raise empty_range(first, snapshot.version, log.table)
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
     predicate = condition(where, schema, log.clock() * 1000)
@@ -116,17 +117,8 @@ def change_range(
     last = _version(log, open_version, end, is_start=False)
     are_times = not isinstance(start, int) and not isinstance(end, int)
     if first > last and not (are_times and to_ms(start) <= to_ms(end)):
-        raise _empty_range(log, first, last)
+        raise empty_range(first, last, log.table)
     return first, last
-
-
-def _empty_range(log: Log, first: int, last: int) -> InvalidInputError:
-    return InvalidInputError(
-        "the range of versions is empty",
-        path=log.table,
-        expected=f"0 <= start <= {last}",
-        found=f"start={first}, end={last}",
-    )
 
 
 def change_schema(snapshot: LogSnapshot) -> contract.Struct:

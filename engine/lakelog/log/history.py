@@ -177,6 +177,16 @@ def times_of(
     )
 
 
+def empty_range(start: int, end: int, path: str | None = None) -> InvalidInputError:
+    """The error for a range whose `start` is after its `end`."""
+    return InvalidInputError(
+        "the range of versions is empty",
+        path=path,
+        expected=f"0 <= start <= {end}",
+        found=f"start={start}, end={end}",
+    )
+
+
 def commits_between(
     log: Log, listing: LogListing, start: int, end: int | None, *, whole: bool = False
 ) -> tuple[CommitFile, ...]:
@@ -186,11 +196,7 @@ def commits_between(
     latest = latest_version(listing, log.table)
     last = latest if end is None else end
     if not 0 <= start <= last:
-        raise InvalidInputError(
-            "the range of versions is empty",
-            expected=f"0 <= start <= {last}",
-            found=f"start={start}, end={last}",
-        )
+        raise empty_range(start, last)
     if last > latest:
         raise InvalidInputError(
             "the range ends after the latest version", expected=f"<= {latest}", found=end
