@@ -43,6 +43,9 @@ from lakelog.log.context import Log
 from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
 
+TRY_AGAIN = "the previous checkpoint is unchanged; check permissions and free space, then try again"
+"""The next step after a checkpoint that could not be written."""
+
 _ATTEMPTS = 3
 
 
@@ -71,8 +74,7 @@ def publish(
                 f"a file of the checkpoint could not be renamed into place: {cause.message}",
                 path=file.target,
                 version=staged.checkpoint.version,
-                hint="the previous checkpoint is unchanged; check permissions and free space, "
-                "then try again",
+                hint=TRY_AGAIN,
             ) from cause
         if on_file is not None:
             on_file(number, len(staged.files))

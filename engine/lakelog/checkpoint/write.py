@@ -41,6 +41,7 @@ from lakelog.checkpoint.plan import (
     choose_layout,
     plan_checkpoint,
 )
+from lakelog.checkpoint.publish import TRY_AGAIN
 from lakelog.checkpoint.state_source import ReplayMode, StateSource, open_in_batches
 from lakelog.checkpoint.version_checksum import FileCounts, checksum_of, put_checksum
 from lakelog.dialects.base import AUTO
@@ -243,8 +244,7 @@ class _LocalPartWriter:
             f"the checkpoint could not be written: {message}",
             path=path or self._log.table,
             version=self.plan.version,
-            hint="the previous checkpoint is unchanged; check permissions and free space, "
-            "then try again",
+            hint=TRY_AGAIN,
         )
 
     def _files(self) -> Iterable[pl.DataFrame]:

@@ -21,6 +21,7 @@ import polars as pl
 from lakelog.checkpoint.compare import Comparison, differs_from_replay, with_protocol
 from lakelog.checkpoint.job import CheckpointReport, ReadBack, StagedParts, run_checkpoint_job
 from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
+from lakelog.checkpoint.publish import TRY_AGAIN
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.base import AUTO
 from lakelog.dialects.digest import Digest
@@ -285,8 +286,7 @@ class _SparkPartWriter:
             f"executors could not write the checkpoint: {job_failure(cause)}",
             path=self._log.table,
             version=self.plan.version,
-            hint="the previous checkpoint is unchanged; check permissions and free space, "
-            "then try again",
+            hint=TRY_AGAIN,
         )
 
     def _stage_manifest(
