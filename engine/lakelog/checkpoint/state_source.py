@@ -317,8 +317,7 @@ class StateSource:
         # `_meta_state` itself reads paths of the checkpoint.
         if "docMappingJson" not in columns or not files.height:
             return files
-        resolved = self._meta_state.resolver(columns)
-        return files if resolved is None else resolved(files)
+        return self._state.log.dialect.resolve_references(files, self._meta_state.references)
 
     def _read_base(self, columns: Sequence[str], kinds: Sequence[str]) -> Iterator[pl.DataFrame]:
         if self._base is None:

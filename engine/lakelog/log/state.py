@@ -407,7 +407,7 @@ class State:
         self.ensure_readable()
         keys = layers.keys()
         wanted = [*columns, *(("dvId",) if keys.height else ())]
-        resolved = self.resolver(columns)
+        resolved = self._resolver(columns)
         if resolved is not None and "docMappingRef" not in columns:
             wanted.append("docMappingRef")
 
@@ -441,10 +441,10 @@ class State:
             yield transform(_matching(live, condition))
 
     def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
-        live, resolved = self.layers.live(kind), self.resolver(columns)
+        live, resolved = self.layers.live(kind), self._resolver(columns)
         return live if resolved is None else resolved(live)
 
-    def resolver(self, columns: Sequence[str]) -> Transform | None:
+    def _resolver(self, columns: Sequence[str]) -> Transform | None:
         """Resolves references of files with the columns, or None if they need none."""
         if "docMappingJson" not in columns:
             return None
