@@ -24,8 +24,7 @@ _HEIGHT = 200
 _SHOWN_PARTITIONS = 25
 _HEAT_COLUMNS, _HEAT_ROWS = 60, 20
 
-MOST_POINTS = 500
-"""Commits of which every one is a point of a line."""
+_MOST_POINTS = 500
 
 CATEGORIES = (
     "#0072b2",
@@ -248,12 +247,17 @@ def _largest(cells: pl.DataFrame, name: str, count: int) -> list[str]:
     return sorted(top[name].to_list())
 
 
+def is_thinned(commits: pl.DataFrame) -> bool:
+    """Whether a line has only some of the commits with a time."""
+    return commits["timestamp"].count() > _MOST_POINTS
+
+
 def _drawn(commits: pl.DataFrame, name: str) -> pl.DataFrame:
     """The commits with a ``time``; of many, those with the lowest, the highest and the last value
     of each bucket, so that a short change is visible.
     """
     rows = in_buckets(commits).drop_nulls("timestamp").sort("version")
-    if rows.height > MOST_POINTS:
+    if is_thinned(commits):
         by_value = pl.col("version").sort_by(name)
         kept = (
             rows.group_by("bucket")

@@ -256,7 +256,7 @@ def _figures(
         per_time = _per_time(commits)
         _, words = bucket(commits)
         after = "after each commit"
-        if commits.height > charts.MOST_POINTS:
+        if charts.is_thinned(commits):
             after = f"after some commits: those with the lowest, highest and last value per {words}"
         after += f". The numbers are the last per {words}."
         growth = _table(per_time.select("time", "files", "size_bytes"))
