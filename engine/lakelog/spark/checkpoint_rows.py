@@ -441,10 +441,14 @@ def _written(structs: Any, exact_times: bool) -> Any:
 
 
 def _texts_in_ms(structs: pa.Array) -> pa.Array:
-    texts = stats_text_from_struct(pl.Series(STRUCT_STATISTICS, structs))
-    return texts.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+    return _statistics_texts(structs, exact_times=False)
 
 
 def _exact_texts(structs: pa.Array) -> pa.Array:
-    texts = stats_text_from_struct(pl.Series(STRUCT_STATISTICS, structs), exact_times=True)
+    return _statistics_texts(structs, exact_times=True)
+
+
+def _statistics_texts(structs: pa.Array, *, exact_times: bool) -> pa.Array:
+    column = pl.Series(STRUCT_STATISTICS, structs)
+    texts = stats_text_from_struct(column, exact_times=exact_times)
     return texts.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())

@@ -43,6 +43,7 @@ from lakelog.spark.options import STORAGE_JSON
 from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.types import new_schema, spark_schema
+from lakelog.sql.sql_text import quoted
 from lakelog.table import Table
 from lakelog.table_functions import create
 
@@ -123,7 +124,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 
     sql = functions_of(lines)
     column, *folders = lines.columns
-    line, kept = sql.col(column), [sql.col(_quoted(name)) for name in folders]
+    line, kept = sql.col(column), [sql.col(quoted(name)) for name in folders]
     strict = {
         **options,
         "mode": "PERMISSIVE",
@@ -177,7 +178,7 @@ def _checked(records: Any, schema: Any, options: Mapping[str, str]) -> Any:
     file = records.metadataColumn("_metadata")["file_path"]
 
     def value(field: Any, fits: Any) -> Any:
-        text = records[_quoted(field.name)]
+        text = records[quoted(field.name)]
         type_ = field.dataType.simpleString()
         read = sql.from_csv(text, f"v {type_}", single)["v"]
         shown = text.substr(1, _SHOWN).alias("text")
@@ -481,12 +482,8 @@ def _read_whole(records: Any) -> Any:
     """Records with a filter that is always true: Spark reads only the columns that a query uses,
     and finds malformed records by the columns that it reads.
     """
-    there = ", ".join(f"isnull({_quoted(name)})" for name in records.columns)
+    there = ", ".join(f"isnull({quoted(name)})" for name in records.columns)
     return records.where(f"pmod(hash({there}), 2) < 2")
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _is_on(options: Mapping[str, str], name: str) -> bool:
