@@ -278,9 +278,9 @@ class TableConfiguration:
         needed = self.rules.needed(metadata)
         if not (ignored := self._ignored() & needed):
             return needed
-        fields = [_without_comment(f) for f in self.metadata.schema.fields]
+        fields = [without_comment(f) for f in self.metadata.schema.fields]
         schema = contract.Struct(
-            tuple(f for f in metadata.schema.fields if _without_comment(f) not in fields)
+            tuple(f for f in metadata.schema.fields if without_comment(f) not in fields)
         )
         new, old = metadata.configuration, self.metadata.configuration
         properties = changed(new, old) | {key: new[key] for key in asked if key in new}
@@ -319,7 +319,8 @@ class TableConfiguration:
         return mapping_mode(self.protocol, self.metadata)
 
 
-def _without_comment(field: contract.Field) -> contract.Field:
+def without_comment(field: contract.Field) -> contract.Field:
+    """A column without its comment."""
     return replace(field, metadata={k: v for k, v in field.metadata.items() if k != "comment"})
 
 

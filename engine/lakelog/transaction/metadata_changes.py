@@ -21,7 +21,7 @@ import polars as pl
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.dialects.properties import spellings
-from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.protocol_rules import TableConfiguration, without_comment
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import actions, contract
 from lakelog.model.column_names import spelled
@@ -261,12 +261,7 @@ def _each_field(
 
 def without_comments(schema: contract.Struct) -> contract.DataType:
     """A schema without the comments of its columns, and of the fields inside them."""
-
-    def plain(field: contract.Field, _: tuple[str, ...]) -> contract.Field:
-        kept = {key: value for key, value in field.metadata.items() if key != "comment"}
-        return replace(field, metadata=kept)
-
-    return _each_field(schema, (), plain)
+    return _each_field(schema, (), lambda field, _: without_comment(field))
 
 
 def change_metadata(

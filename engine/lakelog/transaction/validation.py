@@ -106,18 +106,16 @@ def _schema(metadata: Metadata) -> contract.Struct:
     if metadata.schema_string is None:  # readers take it as one without columns
         raise InvalidMetadataError("the metadata has no schema", path="schemaString", hint=hint)
     try:
-        contract.parse_schema(metadata.schema_string)
-    except InvalidInputError as cause:
-        raise InvalidMetadataError(
-            "the metadata's schema cannot be parsed",
-            path="schemaString",
-            expected=cause.expected,
-            found=cause.found,
-            hint=hint,
-        ) from cause
-    try:
         return metadata.schema
     except CorruptionError as cause:
+        if isinstance(cause.__cause__, InvalidInputError):
+            raise InvalidMetadataError(
+                cause.message,
+                path="schemaString",
+                expected=cause.expected,
+                found=cause.found,
+                hint=hint,
+            ) from cause
         raise InvalidMetadataError(
             "two columns have the same name",
             column=str(cause.found),
@@ -493,9 +491,8 @@ def _check_row_ids(files: pl.DataFrame, table: str, live_files: Callable[[], pl.
     same = pl.col("baseRowId").is_in(added["baseRowId"].implode()) & ~pl.col("path").is_in(removed)
     known = live_files().select(columns).filter(same).collect()
     both = pl.concat([added.select(columns), known])
-    both = both.filter(
-        num_records(both["stats"]).fill_null(1) > 0
-    )  # files without rows have no ids
+    # Files without rows have no row ids.
+    both = both.filter(num_records(both["stats"]).fill_null(1) > 0)
     both = both.select("path", "baseRowId").unique(maintain_order=True)
     twice = both.filter(both["baseRowId"].is_duplicated())
     if twice.height:
