@@ -23,9 +23,8 @@ REGISTRY_PREFIX = "docMappingSchema."
 """Prefix of a registry entry among the table's properties: a document mapping by its hash."""
 
 _HASH_CHARACTERS = 16
-_MAX_DEPTH = (
-    200  # well below the interpreter's limit, so that the result never depends on the caller
-)
+# Below the interpreter's limit, so that the result never depends on the depth of the caller.
+_MAX_DEPTH = 200
 _REF = "docMappingRef"
 _TEXT = "docMappingJson"
 _FOOTERS = "hasFooterOffsets"
