@@ -20,7 +20,9 @@ help: ## Show this list
 demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write Parquet, showing each step
 	$(BIN)/lakelog demo
 
-test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
+# Two jobs: mypy runs on one core while the tests start on the other.
+test: ## Check everything: lint, format, types, layers, tests, docs, notebooks
+	@$(MAKE) --no-print-directory --jobs=2 lint types layers unit
 
 # The rooms with uncommitted changes, without the slow ones; else a fixed set. Of the store tests,
 # those that need no server.
