@@ -441,7 +441,7 @@ class Table:
             where: Only files that can contain a matching row.
             order_by: Sort rows by this column or these, nulls first, and write all files of a
                 partition that are not sorted so yet. Rows are sorted within groups of files of
-                `sort_bytes`.
+                `sort_bytes`. A field of a struct is given as ``s.x``.
             zorder_by: Sort rows along a Z-order curve through this column or these, so that
                 conditions on any of them skip files.
             deleted_share: Large files are rewritten too if a larger share of their rows is deleted.
@@ -456,8 +456,8 @@ class Table:
             `LakelogWarning` and stays in the table; for a day, compaction does not try it again.
 
         Raises:
-            InvalidInputError: A column is unknown, is a partition column or has a nested type; both
-                orders are given; a size is not positive.
+            InvalidInputError: A column is unknown, is a partition column, has a nested type or is
+                inside a list or map; both orders are given; a size is not positive.
             UnsupportedFeatureError: The table has a feature that lakelog cannot write, or its rows
                 are not in Parquet files.
             CommitOutcomeUnknown: A commit may have succeeded; its files are kept.
@@ -469,7 +469,6 @@ class Table:
 
         Source: Delta protocol, Add File and Remove File; Delta Lake, OPTIMIZE.
         """
-        from lakelog.data.bin_rewrite import RowOrder
         from lakelog.data.compact import Compaction, compact
         from lakelog.transaction.operations import CommitDescription, require_arguments
 
@@ -487,7 +486,8 @@ class Table:
             deleted_share=deleted_share,
             sort_bytes=require_int("sort_bytes", sort_bytes, 1),
             commit_bytes=require_int("commit_bytes", commit_bytes, 1),
-            order=RowOrder(zorder or by, bool(zorder)) if zorder or by else None,
+            sort_by=zorder or by,
+            is_zorder=bool(zorder),
             commit=commit,
         )
         return compact(self._log, self.transaction, request, progress)

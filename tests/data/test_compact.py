@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,30 @@ def test_order_by_a_name_with_a_comma_is_not_that_by_two_columns(tmp_path: Path)
     for columns, expected in ((["a", "b"], [2, 1]), (["a,b"], [1, 2])):
         table.compact(order_by=columns)
         assert table.to_arrow()["a,b"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_rows_are_sorted_by_fields_of_structs(tmp_path: Path, mode: str) -> None:
+    inner = pl.Struct({"x": pl.Int64, "l": pl.List(pl.Int64)})
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"a.x": pl.Int64, "a": inner}
+    table = lakelog.create(
+        tmp_path, schema, configuration={"delta.columnMapping.mode": mode}, upkeep=False
+    )
+    fields = [{"x": x, "l": [x or 0]} for x in (2, 3, None)]
+    table.append(pl.DataFrame({"a.x": [1, 2, 3, 4], "a": [*fields, None]}, schema))
+    orders: list[tuple[dict[str, Any], list[int]]] = [
+        ({"order_by": "`a.x`"}, [1, 2, 3, 4]),
+        ({"order_by": "`a`.X"}, [3, 4, 1, 2]),
+        ({"zorder_by": ["`a`.x", "`a.x`"]}, [1, 2, 3, 4]),
+    ]
+    for order, expected in orders:
+        assert table.compact(**order).num_files == 1
+        assert table.to_polars()["a.x"].to_list() == expected
+        assert table.compact(**order).version is None, "the files are in this order"
+    parameters = json.loads(table.history(1)["operationParameters"].item()["zOrderBy"])
+    assert parameters == ["a.x", "`a.x`"]
+    with pytest.raises(InvalidInputError, match="inside a list or a map"):
+        table.compact(order_by="a.l.element")
 
 
 def test_zorder_keys_interleave_the_bits_of_ranks() -> None:

@@ -13,8 +13,9 @@ Source: Delta Lake, OPTIMIZE ZORDER BY (``range_partition_id``, ``interleave_bit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import polars as pl
@@ -23,7 +24,9 @@ import pyarrow as pa
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
+from lakelog.display import path_text
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.model.contract import field_of
 from lakelog.storage import LogStore
 
 _UNREAD_SCHEMA = pl.Schema({"path": pl.String(), "reason": pl.String(), "lasting": pl.Boolean()})
@@ -36,25 +39,31 @@ _SORTED_ROWS = 1 << 17
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The order of rows in new files: by columns, or along a Z-order curve through them."""
+    """The order of rows in new files: by columns or fields of structs, which are given as paths, or
+    along a Z-order curve through them.
+    """
 
-    columns: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]
     is_zorder: bool = False
 
     @property
     def text(self) -> str:
         """The order as a tag of files records it."""
-        names = ",".join(re.sub(r"([\\,])", r"\\\1", name) for name in self.columns)
+        names = ",".join(re.sub(r"([\\,])", r"\\\1", path_text(each)) for each in self.columns)
         return f"{'zorder' if self.is_zorder else 'order'}:{names}"
 
     def positions(self, rows: pa.Table) -> pl.Series:
         """The positions of the rows, in order."""
-        keys = pl.DataFrame(pl.from_arrow(rows.select(list(self.columns))))
-        keys.columns = [str(number) for number in range(keys.width)]
+        keys = pl.DataFrame({str(at): _values(rows, path) for at, path in enumerate(self.columns)})
         if self.is_zorder:
             keys = zorder_keys(keys).to_frame()
         by = pl.arg_sort_by(keys.columns, nulls_last=False, maintain_order=True)
         return keys.select(by).to_series()
+
+
+def _values(rows: pa.Table, path: Sequence[str]) -> pl.Series:
+    """The values of a column or a field of a struct; null if the struct is."""
+    return reduce(field_of, path[1:], pl.Series("", rows.column(path[0])))
 
 
 def zorder_keys(columns: pl.DataFrame) -> pl.Series:

@@ -44,7 +44,7 @@ from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import recorded_rows
 from lakelog.data.write import WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
-from lakelog.display import Displayed, size_text
+from lakelog.display import Displayed, path_text, size_text
 from lakelog.errors import (
     ConflictError,
     InvalidInputError,
@@ -56,7 +56,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
-from lakelog.model.column_names import known_name
+from lakelog.model.column_names import struct_path
 from lakelog.model.metadata import honoured_mapping
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.file_rules import with_partition_keys
@@ -197,7 +197,8 @@ class Compaction:
     where: pl.Expr | str | None = None
     cooldown_ms: int = _DAY_MS
     commit_bytes: int = 4 << 30
-    order: RowOrder | None = None
+    sort_by: tuple[str, ...] = ()
+    is_zorder: bool = False
     sort_bytes: int = 256 << 20
     storage_options: Mapping[str, Any] | None = None
     workers: int = 1
@@ -267,6 +268,7 @@ class _Round:
     """The bins of one commit: their files, all new files, and the results of the rewrite."""
 
     snapshot: LogSnapshot
+    order: RowOrder | None
     files: pl.DataFrame
     adds: pl.DataFrame
     unread: pl.DataFrame
@@ -333,14 +335,14 @@ def compact_bins(
     expected = 0
     while fruitless < _FRUITLESS_ROUNDS:
         snapshot = begin(**request.commit).snapshot
-        request = _in_known_order(snapshot, request)
+        order = _row_order(snapshot, request)
         target = WritePlan.of(
             snapshot,
             request.storage_options,
             target_file_bytes=request.target_bytes,
             data_change=False,
         )
-        bins = _planned(snapshot, request, target.target_file_bytes, log.clock(), total)
+        bins = _planned(snapshot, request, order, target.target_file_bytes, log.clock(), total)
         if not bins.height:
             break
         expected = max(expected, total.removed + bins.height)
@@ -348,7 +350,7 @@ def compact_bins(
             progress("compact", total.removed, expected)
         source = ReadPlan.of(snapshot, storage_options=request.storage_options, row_ids=True)
         copies = target.with_row_ids(source.row_ids)
-        rewriter = BinRewriter(source, copies, request.order, request.workers)
+        rewriter = BinRewriter(source, copies, order, request.workers)
         made = _rewritten(rewriter, snapshot, first_bins(bins, request.commit_bytes), run)
         before = (total.commits, len(total.left))
         _committed(log, begin, made, request, target.target_file_bytes, total)
@@ -368,16 +370,14 @@ def compact_bins(
     )
 
 
-def _in_known_order(snapshot: LogSnapshot, request: Compaction) -> Compaction:
-    """The request with the table's names of the columns that rows are sorted by; refuses others."""
-    if request.order is None:
-        return request
+def _row_order(snapshot: LogSnapshot, request: Compaction) -> RowOrder | None:
+    """The requested order, by columns of the table; refuses those that rows cannot be sorted by."""
+    if not request.sort_by:
+        return None
     path, version = snapshot.path, snapshot.version
-    types = {field.name: field.type for field in snapshot.schema.fields}
-    columns = tuple(
-        known_name(name, types, path=path, version=version) for name in request.order.columns
-    )
-    if request.order.is_zorder and clustering_columns(snapshot):
+    found = [struct_path(snapshot.schema, given) for given in request.sort_by]
+    columns = tuple(tuple(field.name for field in fields) for fields in found)
+    if request.is_zorder and clustering_columns(snapshot):
         raise InvalidInputError(
             "the files of a clustered table cannot be sorted along a Z-order curve",
             path=path,
@@ -386,28 +386,34 @@ def _in_known_order(snapshot: LogSnapshot, request: Compaction) -> Compaction:
             found="clustering columns",
             hint="leave zorder_by out",
         )
+    names = [*map(path_text, columns)]
     if len(set(columns)) < len(columns):
-        raise InvalidInputError("a column is requested twice", found=", ".join(columns))
-    for name in columns:
-        expected, found = "a column of the table that is not a partition column", None
-        if name in snapshot.metadata.partition_columns:
-            found = "a partition column"
-        elif contract.is_nested(contract.stored(types[name])):
-            expected, found = "a column of a primitive type", contract.type_text(types[name])
-        if found is not None:
+        raise InvalidInputError("a column is requested twice", found=", ".join(names))
+    for name, fields in zip(names, found, strict=True):
+        expected, problem = "a column of the table that is not a partition column", None
+        if fields[0].name in snapshot.metadata.partition_columns:
+            problem = "a partition column"
+        elif contract.is_nested(contract.stored(type_ := fields[-1].type)):
+            expected, problem = "a column of a primitive type", contract.type_text(type_)
+        if problem is not None:
             raise InvalidInputError(
                 "rows cannot be sorted by this column",
                 path=path,
                 version=version,
                 column=name,
                 expected=expected,
-                found=found,
+                found=problem,
             )
-    return replace(request, order=replace(request.order, columns=columns))
+    return RowOrder(columns, request.is_zorder)
 
 
 def _planned(
-    snapshot: LogSnapshot, request: Compaction, target_bytes: int, now_ms: int, total: _Total
+    snapshot: LogSnapshot,
+    request: Compaction,
+    order: RowOrder | None,
+    target_bytes: int,
+    now_ms: int,
+    total: _Total,
 ) -> pl.DataFrame:
     metadata = snapshot.metadata
     counts = snapshot.files(request.where, stats=True).select("path", "numRecords").unique("path")
@@ -432,7 +438,7 @@ def _planned(
     if request.small_bytes is not None:
         small = request.small_bytes
     sizes = Sizes(target_bytes, small, request.deleted_share, request.sort_bytes)
-    return find_bins(files, keys, sizes, now_ms, request.order)
+    return find_bins(files, keys, sizes, now_ms, order)
 
 
 def _rewritten(
@@ -448,6 +454,7 @@ def _rewritten(
     ]
     made = _Round(
         snapshot,
+        rewriter.order,
         files,
         pl.concat(adds) if adds else _no_adds(),
         pl.concat([made.unread for made in answers.values()]),
@@ -529,11 +536,11 @@ def _commit(
     target_bytes: int,
 ) -> int | None:
     removed_files, new, marked = made.removed_files, made.new, made.marked
-    order = request.order
+    order = made.order
     predicate = None if request.where is None else sql_text(request.where)
     parameters = {
         "predicate": [] if predicate is None else [predicate],
-        "zOrderBy": list(order.columns) if order is not None and order.is_zorder else [],
+        "zOrderBy": [*map(path_text, order.columns)] if order and order.is_zorder else [],
         "clusterBy": [],
         "auto": False,
     }

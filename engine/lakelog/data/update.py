@@ -24,12 +24,11 @@ from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, mark
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import find_targets, known_rows, split_whole
-from lakelog.display import path_text
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.column_names import column_path
+from lakelog.model.column_names import struct_path
 from lakelog.skipping.prune import row_error, row_wise
 from lakelog.sql.condition import new_value
 from lakelog.sql.sql_text import sql_text
@@ -153,7 +152,7 @@ class Assignments:
         new: _NewValues = {}
         self._roots: set[str] = set()
         for given, value in values.items():
-            path = _fields_to(schema, str(given))
+            path = struct_path(schema, str(given))
             if old is None and len(path) > 1:
                 raise InvalidInputError(
                     f"a new row cannot have a value of the field {given!r} alone",
@@ -235,25 +234,6 @@ class Assignments:
 
 _NewValues = dict[str, "pl.Expr | _NewValues"]
 """New values by column, for a part of a struct by field."""
-
-
-def _fields_to(schema: contract.Struct, given: str) -> tuple[contract.Field, ...]:
-    """The column of a name, or the fields down to a field of a struct."""
-    path: list[contract.Field] = []
-    type_: contract.DataType = schema
-    for name in column_path(schema, given):
-        if not isinstance(type_, contract.Struct):
-            above = path_text([each.name for each in path])
-            raise InvalidInputError(
-                f"{given!r} is inside a list or a map",
-                column=given,
-                expected="a column, or a field of a struct",
-                hint=f"give {above!r} one new value",
-            )
-        field = type_.fields[type_.names.index(name)]
-        path.append(field)
-        type_ = field.type
-    return tuple(path)
 
 
 def _add(new: _NewValues, path: Sequence[contract.Field], value: pl.Expr) -> None:

@@ -1,8 +1,8 @@
 """The columns that callers name: exactly, else in any case, as in Delta on Spark. A name, or a part
 of a path, may be in backquotes.
 
-`known_name` finds one of several names, `column_path` a column or a field inside one. A name that
-fits several is refused.
+`known_name` finds one of several names, `column_path` a column or a field inside one, `struct_path`
+only those outside of lists and maps. A name that fits several is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from lakelog.display import path_text
 from lakelog.errors import InvalidInputError
-from lakelog.model.contract import Array, DataType, Map, Struct
+from lakelog.model.contract import Array, DataType, Field, Map, Struct
 
 _MOST_SHOWN = 20
 _FORMS: tuple[Callable[[str], str], ...] = (str, str.lower)
@@ -66,6 +66,23 @@ def column_path(schema: Struct, given: str) -> tuple[str, ...]:
         if found:
             raise _ambiguous(given, [path_text(path, quote=len(found) > 1) for path in found])
     raise _not_found(given, _names_near(schema, given.lower()), None)
+
+
+def struct_path(schema: Struct, given: str) -> tuple[Field, ...]:
+    """The column that is given as for `column_path`, or the fields down to a field of a struct."""
+    path: list[Field] = []
+    type_: DataType = schema
+    for name in column_path(schema, given):
+        if not isinstance(type_, Struct):
+            above = path_text([each.name for each in path])
+            raise InvalidInputError(
+                f"{given!r} is inside a list or a map",
+                column=given,
+                expected=f"a column, or a field of a struct, such as {above!r}",
+            )
+        path.append(type_.fields[type_.names.index(name)])
+        type_ = path[-1].type
+    return tuple(path)
 
 
 def _paths(type_: DataType, rest: str, form: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
