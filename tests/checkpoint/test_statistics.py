@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -161,6 +163,42 @@ def test_typed_copies_that_differ_from_their_texts_are_made_again(
     table.append(pl.DataFrame({"a": [date(2, 1, 1)]}))
     assert table.checkpoint().verified
     assert typed_bounds(tmp_path / "t", 1) == [date(1, 1, 1), date(2, 1, 1)]
+
+
+def test_decimal_bounds_with_more_digits_than_their_type_are_unknown(tmp_path: Path) -> None:
+    most = Decimal("999999999999999.999")
+    rows = pa.table({"id": [1, 2], "d": pa.array([most, 1], pa.decimal128(18, 3))})
+    typed_only = {"delta.checkpoint.writeStatsAsJson": "false"}
+    for row in range(2):  # deltalake writes the greatest decimal as a double, 1e15
+        deltalake.write_deltalake(
+            tmp_path, rows.slice(row, 1), mode="append", configuration=typed_only
+        )
+    table = lakelog.open(tmp_path, upkeep=False)
+    (path,) = table.checkpoint().paths
+    written = pq.read_table(tmp_path / path)
+    found = [row["stats_parsed"]["maxValues"]["d"] for row in written["add"].to_pylist() if row]
+    assert sorted(found, key=str) == [Decimal(1), None]
+    # A checkpoint that has the rounded bound in its typed copies.
+    leaf = ["stats_parsed", "maxValues", "d"]
+    adds = with_values(written["add"].combine_chunks(), leaf, Decimal(10**15))
+    at = written.schema.get_field_index("add")
+    pq.write_table(written.set_column(at, written.schema.field(at), adds), tmp_path / path)
+    (tmp_path / "_delta_log/_last_checkpoint").unlink()
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert table.to_polars(pl.col("d") == most)["id"].to_list() == [1]
+    assert table.snapshot().files(where="id = 2").collect().height == 1
+
+
+def with_values(structs: pa.Array, path: list[str], value: Decimal) -> pa.Array:
+    """Structs with one decimal in all rows of a field, also one with too many digits."""
+    if not path:
+        unchecked = pa.array([value] * len(structs), pa.decimal128(38, structs.type.scale))
+        return pa.Array.from_buffers(structs.type, len(structs), unchecked.buffers())
+    fields = list(structs.type)
+    found = [structs.field(field.name) for field in fields]
+    at = structs.type.get_field_index(path[0])
+    found[at] = with_values(found[at], path[1:], value)
+    return pa.StructArray.from_arrays(found, fields=fields, mask=structs.is_null())
 
 
 def test_a_partition_column_that_the_metadata_repeats_is_one_column(tmp_path: Path) -> None:

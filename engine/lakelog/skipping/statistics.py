@@ -310,7 +310,7 @@ def _bound(raw: pl.Series | None, type_: contract.DataType, height: int) -> pl.S
     if raw is None:
         return _nulls(dtype, height)
     converted = _convert(raw, type_, dtype)
-    return _nulls(dtype, height) if converted is None else _unsaturated(_finite(converted))
+    return _nulls(dtype, height) if converted is None else _known_decimals(_finite(converted))
 
 
 def _convert(raw: pl.Series, type_: contract.DataType, dtype: pl.DataType) -> pl.Series | None:
@@ -356,15 +356,20 @@ def _finite(bound: pl.Series) -> pl.Series:
     return bound.fill_nan(None) if bound.dtype.is_float() else bound
 
 
-def _unsaturated(bound: pl.Series) -> pl.Series:
-    """Decimal bounds at 64-bit limits become null: deltalake writes them for all beyond."""
+def _known_decimals(bound: pl.Series) -> pl.Series:
+    """Decimal bounds become null beyond the precision, as deltalake rounds 9.99 to 10.0, and at
+    64-bit limits, which deltalake writes for all values beyond.
+    """
     dtype = bound.dtype
-    if not isinstance(dtype, pl.Decimal) or dtype.precision - dtype.scale < _INT64_DIGITS:
+    if not isinstance(dtype, pl.Decimal):
         return bound
-    limits = pl.Series(_INT64_LIMITS, dtype=dtype).implode()
-    value = pl.col("bound")
-    unknown = pl.when(value.is_in(limits)).then(None).otherwise(value)
-    return bound.to_frame("bound").select(unknown).to_series()
+    digits = bound.to_physical()
+    most = pl.lit(10**dtype.precision - 1, pl.Int128)
+    unknown = ~pl.col("").is_between(-most, most)
+    if dtype.precision - dtype.scale >= _INT64_DIGITS:
+        limits = pl.Series(_INT64_LIMITS, dtype=dtype).to_physical()
+        unknown |= pl.col("").is_in(limits.implode())
+    return bound.set(digits.alias("").to_frame().select(unknown).to_series(), None)
 
 
 def _nulls(dtype: pl.DataType, height: int) -> pl.Series:

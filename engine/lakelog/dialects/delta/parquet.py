@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import repeat
 from typing import Any
 
@@ -415,9 +416,27 @@ def _part(
         if texts and (others := other_texts(written, series["path"])) is not None:
             series[PATH_TEXT] = others
     if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
-        structs = calendar.known_bounds(column.flatten()[index])
+        structs = _fitting(calendar.known_bounds(column.flatten()[index]))
         series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, structs)
     return Part(rows, valid, len(column), series, _extra_of(column, kind))
+
+
+def _fitting(bounds: pa.Array) -> pa.Array:
+    """Bounds, also in structs, with null for decimals that have more digits than their type, of
+    which Polars panics.
+    """
+    type_ = bounds.type
+    if pa.types.is_struct(type_):
+        old = [bounds.field(at) for at in range(type_.num_fields)]
+        new = [*map(_fitting, old)]
+        if all(one is other for one, other in zip(old, new, strict=True)):
+            return bounds
+        return pa.StructArray.from_arrays(new, fields=list(type_), mask=bounds.is_null())
+    if not pa.types.is_decimal(type_):
+        return bounds
+    most = pa.scalar(Decimal((0, (9,) * type_.precision, -type_.scale)), type_)
+    excess = pc.greater(pc.abs(bounds), most)
+    return pc.if_else(excess, None, bounds) if pc.any(excess).as_py() else bounds
 
 
 def _assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str) -> pl.DataFrame:
