@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lakelog
 from lakelog.data.columns import Columns
+from lakelog.dialects.thrift_compact import read_struct, write_struct
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
 from tests.data.rows import batches, data_file, rows, snapshot_of
@@ -302,6 +304,34 @@ def test_files_of_spark_without_its_version_are_in_the_julian_calendar(
         path.write_bytes(data.replace(own, writer.encode()[: len(own)].ljust(len(own))))
     first = snapshot_of(tmp_path, [field("d", "date")], file).to_arrow()["d"][0]
     assert first.cast(pa.int32()).as_py() == (-719_164 if writer is None else -719_162)
+
+
+@pytest.mark.parametrize("writer", ["parquet-mr version 1.8.1", None])
+def test_row_groups_are_not_skipped_by_decimals_that_are_ordered_by_bytes(
+    tmp_path: Path, writer: str | None
+) -> None:
+    values = pa.array([1, 200, 300, 400], pa.decimal128(38, 0))
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"x": values}), path, row_group_size=2, use_dictionary=False, store_schema=False
+    )
+    data = path.read_bytes()
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    one, many, other = (1).to_bytes(16, "big"), (200).to_bytes(16, "big"), bytes(range(16))
+    footer = data[end:-8].replace(one, other).replace(many, one).replace(other, many)
+    fields = read_struct(footer)
+    created_by = fields.pop(6)
+    if writer is not None:
+        fields[6] = created_by._replace(data=bytes([len(writer)]) + writer.encode())
+    footer = write_struct(dict(sorted(fields.items())))
+    path.write_bytes(data[:end] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    statistics = pq.read_metadata(path).row_group(0).column(0).statistics
+    assert (statistics.min, statistics.max) == (200, 1), "in the order of signed bytes"
+    lakelog.convert(tmp_path)
+    table = lakelog.open(tmp_path)
+    assert table.to_polars("x > 100")["x"].to_list() == [200, 300, 400]
+    table.overwrite(pl.DataFrame({"x": [999]}), where="x >= 150")
+    assert sorted(table.to_polars()["x"]) == [1, 999]
 
 
 def test_old_timestamps_of_another_time_zone_raise(tmp_path: Path) -> None:

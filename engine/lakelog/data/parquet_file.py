@@ -11,7 +11,6 @@ Source: Apache Parquet, parquet.thrift (FileMetaData).
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan, joined_statistics
 from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_files import LENGTH_BYTES, MAGIC, parse_footer
-from lakelog.dialects.parquet_footers import require_valid_chunks
+from lakelog.dialects.parquet_footers import is_of_old_writer, require_valid_chunks
 from lakelog.dialects.thrift_compact import (
     STRUCT,
     Value,
@@ -73,8 +72,6 @@ _NAME, _NUM_CHILDREN = 4, 5  # SchemaElement
 _KEY = 1  # KeyValue
 _I32 = 5  # Thrift's type
 
-# Before 1.10 the recorded length of a chunk, or the bounds of texts, may be wrong.
-_OLD_WRITER = re.compile(rb"parquet-mr(?! version 1\.\d\d)")
 _CALENDAR_KEY = b"org.apache.spark.version"
 
 _READ_ERRORS = (LakelogError, pa.ArrowException, OSError, ValueError, IndexError, RecursionError)
@@ -245,9 +242,8 @@ class CopySource:
             ):
                 return None
             footer = read_struct(encoded)  # last, because it takes longer than pyarrow
-            if _ENCRYPTION & footer.keys() or _OLD_WRITER.match(
-                read_binary(footer.get(_CREATED_BY))
-            ):
+            created_by = read_binary(footer.get(_CREATED_BY)).decode("latin-1")
+            if _ENCRYPTION & footer.keys() or is_of_old_writer(created_by):
                 return None
             columns = Columns.of(schema, kept, mapping)
             require_contents(file["stats"], metadata.num_rows, 0, columns.absent)

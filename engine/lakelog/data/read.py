@@ -36,7 +36,7 @@ from lakelog.data.file_opening import Sources, raise_explained, require_contents
 from lakelog.data.file_records import partition_values
 from lakelog.data.files import ReadPlan
 from lakelog.dialects.legacy_calendar import Calendar
-from lakelog.dialects.parquet_footers import require_valid_chunks
+from lakelog.dialects.parquet_footers import is_of_old_writer, require_valid_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import actions, contract
 from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
@@ -663,7 +663,9 @@ def row_groups(
     known = {
         name: leaf
         for name, leaf in leaves.items()
-        if name in predicate.meta.root_names() and has_bounds(fields[name].type)
+        if name in predicate.meta.root_names()
+        and has_bounds(fields[name].type)
+        and _is_ordered(metadata, leaf)
     }
     if not known:
         return [True] * count
@@ -696,6 +698,17 @@ def row_groups(
         satisfied=satisfied,
     )
     return keep.to_list()
+
+
+def _is_ordered(metadata: pq.FileMetaData, leaf: int) -> bool:
+    """Whether the bounds of a column are in the order of its values: parquet-mr before 1.10 ordered
+    decimals in bytes by their bytes, and Arrow does not drop these bounds.
+    """
+    column = metadata.schema.column(leaf)
+    in_bytes = column.physical_type in {"FIXED_LEN_BYTE_ARRAY", "BYTE_ARRAY"}
+    writer = metadata.created_by
+    is_known = bool(writer) and not is_of_old_writer(writer)
+    return is_known or not in_bytes or column.logical_type.type != "DECIMAL"
 
 
 def _bounds(statistics: Any) -> tuple[Any, Any, int | None]:

@@ -9,6 +9,7 @@ and statistics in code that must not throw. Chunks are therefore checked before 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -84,6 +85,16 @@ def require_valid_chunks(
             expected = metadata.schema.column(leaf).physical_type
             if found != expected:
                 raise pa.ArrowInvalid(f"a column chunk of {expected} records {found}")
+
+
+_OLD_WRITER = re.compile(r"parquet-mr(?! version 1\.\d\d)")
+
+
+def is_of_old_writer(created_by: str) -> bool:
+    """Whether a file is of parquet-mr before 1.10, whose length of a chunk, or bounds of texts and
+    of decimals in bytes, may be wrong.
+    """
+    return _OLD_WRITER.match(created_by) is not None
 
 
 def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
