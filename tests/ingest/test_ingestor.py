@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import decimal
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
 from tests.concurrency import run_concurrently
 from tests.handmade import set_unchecked_metadata
-from tests.ingest.ingestors import SCHEMA, ids, quiet
+from tests.ingest.ingestors import SCHEMA, FailingTable, ids, quiet
 
 
 def test_rows_of_every_form_are_committed_in_one_file(
@@ -404,6 +405,28 @@ def test_missing_or_damaged_state_file_raises_corruption_error(
         quiet(table, directory)
     state.write_bytes(text)
     quiet(table, directory).close()
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+@pytest.mark.parametrize("lost", ["folder", "records"])
+def test_directory_without_the_log_of_its_commits_raises_and_accepts_no_row(
+    table: lakelog.Table, directory: Path, lost: str, *, is_reachable: bool
+) -> None:
+    """The next rows would have the sequence numbers of committed ones."""
+    with quiet(table, directory) as ingestor:
+        ingestor.write([{"id": 1}])
+        ingestor.write([{"id": 2}])
+    shutil.rmtree(directory / "wal")
+    if lost == "records":
+        lakelog.WriteAheadLog(directory / "wal").close()
+    failing = FailingTable(table)
+    failing.fails = not is_reachable
+    match = "is missing" if lost == "folder" else "older than its state"
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=match) as raised:
+            quiet(failing.table, directory)
+        assert raised.value.path == str(directory / "wal")
+    assert ids(table.scan()) == [1, 2]
 
 
 @pytest.mark.parametrize("key", [None, "id"])

@@ -63,6 +63,27 @@ def test_log_is_not_created_in_the_directory_of_a_keyed_store_or_an_ingestor(
         assert store.get("a") == b"1"
 
 
+def test_keyed_store_and_ingestor_refuse_the_directories_of_each_other(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("a", "1")
+        store.flush()
+    ingestor = lakelog.Ingestor(table, tmp_path / "ingest", max_seconds=3600)
+    ingestor.write({"n": 1})
+    ingestor.close(flush=False)
+    before = sorted(tmp_path.rglob("*"))
+    for read_only in (False, True):
+        with pytest.raises(InvalidInputError, match="belongs to an Ingestor") as raised:
+            KeyedStore(tmp_path / "ingest", read_only=read_only)
+        assert raised.value.found == "ingest.json"
+    with pytest.raises(InvalidInputError, match="belongs to a keyed store") as raised:
+        lakelog.Ingestor(table, tmp_path / "store")
+    assert raised.value.found == "manifest.json"
+    assert sorted(tmp_path.rglob("*")) == before
+    lakelog.Ingestor(table, tmp_path / "ingest").close()
+    assert table.to_polars()["n"].to_list() == [1]
+
+
 def test_files_that_vacuum_would_delete_are_not_written_into_a_table(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
     (tmp_path / "link").symlink_to(tmp_path / "t")

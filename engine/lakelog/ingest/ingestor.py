@@ -42,6 +42,7 @@ from lakelog.ingest.state import (
     IngestStatus,
     key_names,
     opened_log,
+    require_log_of,
 )
 from lakelog.input_validation import (
     checked_methods,
@@ -232,6 +233,8 @@ class Ingestor(Closing):
                 found=", ".join(key or ()) or "no key",
                 hint="pass the same key, or use another directory",
             )
+        if state is not None:
+            require_log_of(state, self._log)
         try:
             snapshot = self._table.snapshot()
         except UnavailableError:

@@ -61,10 +61,9 @@ from lakelog.wal.disk import (
     local_directory,
 )
 from lakelog.wal.log import Sync, WriteAheadLog, require_lock
-from lakelog.wal.placement import LOG_FOLDER
+from lakelog.wal.placement import INGEST_FILE, LOG_FOLDER, has_segments, names_in, require_owner
 from lakelog.wal.writer import write_all
 
-_STATE_NAME = "ingest.json"
 _REJECTED_NAME = "rejected.ndjson"
 _RESERVE_NAMES = ("reserve-1", "reserve-2")
 _RESERVE_BYTES = 64 << 10
@@ -82,11 +81,44 @@ _REJECTED = {
 }
 """The columns of the file of diverted rows."""
 
+_LOST = (
+    "restore the whole directory from a copy. If there is none, write the rows that "
+    "Ingestor.pending_rows(directory) returns through another directory; other rows that were only "
+    "in this log are lost"
+)
 
-def opened_log(path: str, sync: Sync, disk: Disk | None) -> WriteAheadLog:
+
+def require_log_of(state: IngestState, log: WriteAheadLog) -> None:
+    """Refuse a log without the records of the last commit: its next records would have their
+    sequence numbers, and count as committed.
+    """
+    attempted = state.attempt.seq if state.attempt is not None else 0
+    last, expected = log.current_seq_num(), max(state.committed, attempted)
+    if last < expected:
+        raise CorruptionError(
+            "the log of the ingest directory is older than its state, or was created again",
+            path=log.directory,
+            expected=f"sequence numbers up to at least {expected}",
+            found=last,
+            hint=_LOST,
+        )
+
+
+def opened_log(path: str, sync: Sync, disk: Disk) -> WriteAheadLog:
     """The write-ahead log of a directory, locked."""
+    log_directory = f"{path}/{LOG_FOLDER}"
+    with disk_errors("the ingest directory cannot be read", path):
+        require_owner(disk, path, INGEST_FILE)
+        if INGEST_FILE in names_in(disk, path) and not has_segments(disk, log_directory):
+            raise CorruptionError(
+                "the log of the ingest directory is missing",
+                path=log_directory,
+                expected="at least one segment of the log",
+                found=f"no segment, but {INGEST_FILE}",
+                hint=_LOST,
+            )
     try:
-        return WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
+        return WriteAheadLog(log_directory, sync, disk=disk)
     except LogLockedError as error:
         error.hint = "close the other Ingestor, or use another directory"
         raise
@@ -269,7 +301,7 @@ class IngestDirectory:
     @property
     def state_path(self) -> str:
         """Path of the state."""
-        return f"{self.path}/{_STATE_NAME}"
+        return f"{self.path}/{INGEST_FILE}"
 
     @property
     def rejected_path(self) -> str:

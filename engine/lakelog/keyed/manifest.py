@@ -29,8 +29,9 @@ from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.keyed import sorted_file
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
 from lakelog.wal.disk import Disk, WritableFile, disk_errors
+from lakelog.wal.placement import STORE_FILE
 
-NAME = "manifest.json"
+NAME = STORE_FILE
 FORMAT_VERSION = 1
 DATA_NAME = re.compile(r"(\d{20})\.parquet")
 _CHECKSUM = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')

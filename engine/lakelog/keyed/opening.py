@@ -20,8 +20,7 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import SortedFile
 from lakelog.wal.disk import Disk
 from lakelog.wal.log import WriteAheadLog
-from lakelog.wal.placement import names_in, segments_in
-from lakelog.wal.segments import named_seq
+from lakelog.wal.placement import has_segments, names_in, require_owner, segments_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class View:
 
 
 _ATTEMPTS = 100  # each attempt found a new manifest
-_LOOKS = 3  # a listing during a rotation may miss both segments
 
 
 def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:
-    """Before a log is opened or created: raise if store files exist without a log."""
+    """Before a log is opened or created: raise if it is that of another owner, or is missing."""
+    require_owner(disk, directory, manifest.NAME)
     names = names_in(disk, directory)
     has_files = any(name == manifest.NAME or manifest.DATA_NAME.fullmatch(name) for name in names)
     strays = segments_in(names)
@@ -79,9 +78,8 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
                 "or another one"
             ),
         )
-    for _ in range(_LOOKS):
-        if any(named_seq(name) is not None for name in names_in(disk, log_directory)):
-            return
+    if has_segments(disk, log_directory):
+        return
     if has_files:
         raise CorruptionError(
             "the log of the keyed store is missing",

@@ -33,13 +33,13 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.input_validation import require_bool, require_int
-from lakelog.keyed import opening, rows, sorted_file
+from lakelog.keyed import manifest, opening, rows, sorted_file
 from lakelog.keyed.manifest import StoreDirectory, store_errors
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
 from lakelog.wal.log import WriteAheadLog, require_lock
-from lakelog.wal.placement import LOG_FOLDER
+from lakelog.wal.placement import LOG_FOLDER, require_owner
 from lakelog.wal.records import data_of
 
 
@@ -130,7 +130,8 @@ class KeyedStore(Closing):
         disk: The filesystem; None is the operating system's.
 
     Raises:
-        InvalidInputError: The directory is a file, inside a table, or contains another log.
+        InvalidInputError: The directory is a file, inside a table, or contains another log, such as
+            that of an Ingestor.
         CorruptionError: Log, manifest and files contradict each other, or one is damaged.
         LogLockedError: Another process writes to the store.
         NotFoundError: `read_only`, and the store does not exist.
@@ -186,6 +187,7 @@ class KeyedStore(Closing):
             if read_only:
                 self._view = opening.read_during_writes(self._files_directory, self._wal)
             else:
+                require_owner(disk, self._directory, manifest.NAME)  # it may be new
                 self._view = opening.read_view(self._files_directory, self._wal)
                 self._files_directory.take_over(self._view.manifest)
                 self._truncated_seq_num = self._wal.truncated_to

@@ -11,6 +11,14 @@ from lakelog.wal.segments import is_historic, named_seq
 LOG_FOLDER = "wal"
 """The folder of the log in the directory of a keyed store or an Ingestor."""
 
+STORE_FILE, INGEST_FILE = "manifest.json", "ingest.json"
+"""The state files of a keyed store and of an Ingestor."""
+
+_OWNERS = {STORE_FILE: "a keyed store", INGEST_FILE: "an Ingestor"}
+
+_LISTINGS = 3
+"""A listing while a writer replaces a segment may have neither."""
+
 
 def names_in(disk: Disk, directory: str) -> list[str]:
     """The names of the files in a directory; none if it does not exist."""
@@ -23,6 +31,30 @@ def names_in(disk: Disk, directory: str) -> list[str]:
 def segments_in(names: list[str]) -> list[str]:
     """The names that are segments of a log, of a historic one too."""
     return sorted(name for name in names if named_seq(name) is not None or is_historic(name))
+
+
+def has_segments(disk: Disk, log_directory: str) -> bool:
+    """Whether a directory has a segment of a log, also if another process writes to the log."""
+    for _ in range(_LISTINGS):
+        if any(named_seq(name) is not None for name in names_in(disk, log_directory)):
+            return True
+    return False
+
+
+def require_owner(disk: Disk, directory: str, state_file: str) -> None:
+    """Refuse the directory of another owner of a log, which would read the records as its own, and
+    delete those that it has stored elsewhere.
+    """
+    names = names_in(disk, directory)
+    for name, owner in _OWNERS.items():
+        if name != state_file and name in names:
+            raise InvalidInputError(
+                f"the directory belongs to {owner}, whose log is in its folder {LOG_FOLDER}",
+                path=directory,
+                expected=f"a new directory, or the one of {_OWNERS[state_file]}",
+                found=name,
+                hint="choose another directory",
+            )
 
 
 def require_own_directory(disk: Disk, directory: str) -> None:
