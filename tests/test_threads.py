@@ -1,4 +1,4 @@
-"""A checkpoint is written and verified when no new thread can be started."""
+"""Threads at the end of a process: no new ones can be started, and Polars may still read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 import polars as pl
@@ -90,15 +90,49 @@ def late():
 
 threading.Thread(target=late).start()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "t")],
+    done = _run(script, tmp_path / "t")
+    assert done.stdout == "[0, 1, 2]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "print(rows.filter(pl.col('id') % 7 == 3).head(3).collect().height)",
+        "for batch in rows.collect_batches(): print(3); break",
+    ],
+    ids=["head", "first batch"],
+)
+def test_a_process_ends_normally_while_polars_still_reads(script: str, tmp_path: Path) -> None:
+    ids = pl.int_range(1_000_000, eager=True).alias("id")
+    lakelog.write(tmp_path / "t", ids.to_frame().with_columns(text=ids.cast(pl.String)))
+    start = """
+import sys
+import lakelog
+import polars as pl
+rows = lakelog.open(sys.argv[1]).scan()
+"""
+    done = _run(start + script, tmp_path / "t")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+def test_a_source_that_the_exit_of_the_process_ends_raises() -> None:
+    values = threads.read_by_polars(iter([1, 2]))
+    assert next(values) == 1
+    threads._begin().end()
+    with pytest.raises(CancelledError):
+        next(values)
+    assert list(threads.read_by_polars(iter([1, 2]))) == [1, 2]  # of a later function at exit
+
+
+def _run(script: str, table: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, str(table)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.stdout == "[0, 1, 2]\n", done.stderr
 
 
 def test_interrupt_when_a_row_group_was_read_is_raised_as_such(

@@ -3,16 +3,22 @@
 After the main thread has ended, pools accept no work, and from Python 3.12 on no thread can be
 started. Other threads may still read, and a checkpoint that was begun in the background is finished
 then, so this work runs in the threads that exist.
+
+Polars reads its sources in threads of its own, and does not wait for them if it needs no more rows,
+or if the query fails. Before Python 3.14, such a thread aborts the process if it is still in Python
+code when the interpreter ends, so the exit waits for it (`read_by_polars`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import ParamSpec, Self, TypeVar
 
@@ -94,3 +100,70 @@ def _complete(
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+_SOURCE_WAIT_S = 5.0
+_SOURCE_QUIET_S = 0.1
+"""A thread that has taken a value from a source returns for the next one within this time, or waits
+for its query."""
+
+
+class _Sources:
+    """The sources that queries of this process read."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._active: set[object] = set()
+        self._last_s = -_SOURCE_QUIET_S
+
+    def enter(self, source: object) -> None:
+        self._active.add(source)
+
+    def leave(self, source: object) -> None:
+        self._active.discard(source)
+        self._last_s = time.monotonic()
+
+    def end(self) -> None:
+        """Let each source raise after its next value, and wait until no thread is in one."""
+        self.ended = True
+        until_s = time.monotonic() + _SOURCE_WAIT_S
+        while (now_s := time.monotonic()) < until_s and (
+            self._active or now_s - self._last_s < _SOURCE_QUIET_S
+        ):
+            time.sleep(_SOURCE_QUIET_S / 20)
+
+
+_SOURCES = _Sources()
+
+
+def read_by_polars(values: Iterator[_T]) -> Iterator[_T]:
+    """The values of a source of Polars. The exit of the process waits for the thread that computes
+    the next value; then the source raises `CancelledError`, because a query that still runs must
+    not take what it has for all values.
+    """
+    source, sources = object(), _SOURCES
+    try:
+        sources.enter(source)
+        for value in values:
+            sources.leave(source)
+            yield value
+            sources.enter(source)
+            if sources.ended:
+                raise CancelledError
+    finally:
+        sources.leave(source)
+
+
+def _begin() -> _Sources:
+    """Forget the sources so far: at exit, because later functions of `atexit` may query, and in a
+    forked process, which has none of its parent's threads.
+    """
+    global _SOURCES
+    before, _SOURCES = _SOURCES, _Sources()
+    return before
+
+
+# Not `_register_atexit`, whose functions run while threads that are not daemons may still read.
+atexit.register(lambda: _begin().end())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin)

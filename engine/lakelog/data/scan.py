@@ -17,6 +17,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.contract import column_named
 from lakelog.skipping.prune import referenced_columns
+from lakelog.threads import read_by_polars
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,7 +203,7 @@ def lazy_rows(
 
     def named(*asked: Any) -> Iterator[pl.DataFrame]:
         with naming_table(location):
-            yield from read(*asked)
+            yield from read_by_polars(read(*asked))
 
     rows = register_io_source(
         named, schema=types, validate_schema=True, is_pure=True, explain_name=name

@@ -30,6 +30,7 @@ from lakelog.skipping.statistics import (
     stats_from_struct,
 )
 from lakelog.skipping.values import PREFIX, TypedPartitions, typed_partitions
+from lakelog.threads import read_by_polars
 
 if TYPE_CHECKING:
     from lakelog.log.snapshot import LogSnapshot
@@ -70,7 +71,11 @@ def lazy_frame(
                 return
 
     return register_io_source(
-        scan, schema=schema, validate_schema=True, is_pure=is_pure, explain_name=name
+        lambda *asked: read_by_polars(scan(*asked)),
+        schema=schema,
+        validate_schema=True,
+        is_pure=is_pure,
+        explain_name=name,
     )
 
 
