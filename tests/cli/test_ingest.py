@@ -511,6 +511,7 @@ def test_rows_of_a_batch_that_was_diverted_but_not_written_are_diverted_once(
     (tmp_path / "a.csv").write_text("\n".join(lines))
     call = ("ingest", "events", "a.csv", "--directory", "log", "--on-bad-row", "divert", "--resume")
     append = library.WriteAheadLog.append
+    monkeypatch.setattr("lakelog.ingest.state._BLOCK_BYTES", sizes[0])
     for number, size in enumerate(sizes):
         failing = 2 if number and size < 100 else 1  # a large batch has all rows
         calls = iter(range(1, 100))
@@ -540,10 +541,15 @@ def test_rows_of_a_batch_that_was_diverted_but_not_written_are_diverted_once(
     ['{"file": "PATH", "line": 2', '{"file": "PATH"}', '["PATH"]', '{"file": "PATH", "row":'],
 )
 def test_damaged_line_of_diverted_rows_is_named_if_rows_of_its_file_are_diverted(
-    lakelog: Any, events: library.Table, tmp_path: Path, line: str
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
 ) -> None:
     path, rejected = tmp_path / "a.ndjson", tmp_path / "log" / "rejected.ndjson"
     path.write_text("x\n")
+    monkeypatch.setattr("lakelog.ingest.state._BLOCK_BYTES", 16)
     call = ("ingest", "events", path, "--directory", "log", "--on-bad-row", "divert", "--resume")
     assert lakelog(*call).code == 1
     rejected.write_text(rejected.read_text() + line.replace("PATH", str(path)) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.ingest import state
+from lakelog.ingest.rows import FileRows
 from tests.ingest.ingestors import ids, quiet
 
 
@@ -159,6 +161,36 @@ def test_diverted_rows_are_appended_after_a_torn_line(
     with quiet(table, directory, on_bad_row="divert") as ingestor:
         ingestor.write({"id": "z"})
         assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
+
+
+def test_diverted_rows_are_in_a_new_file_after_the_old_one_was_moved_or_removed(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "x"})
+        moved = (directory / "rejected.ndjson").rename(directory / "rejected.1")
+        ingestor.write({"id": "y"})
+        assert ingestor.rejected()["row"].to_list() == ['{"id":"y"}']
+        (directory / "rejected.ndjson").unlink()
+        ingestor.write({"id": "z"})
+        assert ingestor.rejected()["row"].to_list() == ['{"id":"z"}']
+    assert pl.read_ndjson(moved)["row"].to_list() == ['{"id":"x"}']
+
+
+def test_diverted_rows_of_a_file_are_compared_with_earlier_ones_in_bounded_memory(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "x" * 1000})
+    path = directory / "rejected.ndjson"
+    path.write_bytes(path.read_bytes() * 16_000)
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        tracemalloc.start()
+        ingestor.write(FileRows(b"x", "/a.ndjson", "line", lambda: [1]))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert ingestor.rejected()["file"].drop_nulls().to_list() == ["/a.ndjson"]
+    assert peak < 8 << 20 < path.stat().st_size
 
 
 @pytest.mark.parametrize(

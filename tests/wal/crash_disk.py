@@ -216,6 +216,10 @@ class CrashDisk:
         self.watch(Operation("read", path))
         return pa.py_buffer(bytes(self._at(path).data))
 
+    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
+        self.watch(Operation("read", path))
+        return bytes(self._at(path).data[offset : offset + size_bytes])
+
     def open_append(self, path: str, *, create: bool = False) -> Handle:
         with self._guard:
             self.watch(Operation("create" if create else "open", path))

@@ -757,7 +757,6 @@ class Ingestor(Closing):
             raise
         finally:
             self._access.is_closed = True
-            self._directory.close()
             self._log.close()
 
     def __repr__(self) -> str:

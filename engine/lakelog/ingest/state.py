@@ -17,7 +17,7 @@ import datetime as dt
 import errno
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -67,6 +67,7 @@ from lakelog.wal.writer import write_all
 _REJECTED_NAME = "rejected.ndjson"
 _RESERVE_NAMES = ("reserve-1", "reserve-2")
 _RESERVE_BYTES = 64 << 10
+_BLOCK_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORMAT_VERSION = 1
 _REJECTED = {
@@ -293,7 +294,6 @@ class IngestDirectory:
     def __init__(self, directory: str, disk: Disk, log: WriteAheadLog | None = None) -> None:
         self.path, self._disk, self._log = directory, disk, log
         self._guard = threading.Lock()
-        self._rejected: WritableFile | None = None
         self._written: dict[str, set[tuple[Any, ...]]] = {}
         self._reserve_paths = [f"{directory}/{name}" for name in _RESERVE_NAMES]
         self._has_reserve = False
@@ -397,20 +397,22 @@ class IngestDirectory:
             for each in bad
         ]
         with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
-            file = self._rejected or self._open_rejected()
-            new = [row for row in rows if not self._is_written(row)]
-            lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in new]
-            start = file.size()
+            file = self._open_rejected()
             try:
-                write_all(file, lines)
-                file.sync()
-            except OSError:
-                self._rejected = None
-                with contextlib.suppress(OSError):
-                    self._require_lock()
-                    file.truncate(start)
+                new = [row for row in rows if not self._is_written(row)]
+                start = file.size()
+                try:
+                    write_all(
+                        file, [orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in new]
+                    )
+                    file.sync()
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        self._require_lock()
+                        file.truncate(start)
+                    raise
+            finally:
                 file.close()
-                raise
         return len(rows)
 
     def rejected(self) -> pl.DataFrame:
@@ -430,16 +432,28 @@ class IngestDirectory:
             raise _damaged_line(self.rejected_path, number, cause) from cause
 
     def _open_rejected(self) -> WritableFile:
+        """The file of diverted rows, opened by name each time: it may be moved or removed."""
         try:
             file = self._disk.open_append(self.rejected_path, create=True)
             self._disk.sync_directory(self.path)
         except FileExistsError:
             file = self._disk.open_append(self.rejected_path)
-            data = self._disk.read(self.rejected_path).to_pybytes()
+            ends = (
+                start + lines.rfind(b"\n") + 1 for start, lines in self._blocks() if b"\n" in lines
+            )
             self._require_lock()
-            file.truncate(data.rfind(b"\n") + 1)  # a crash may have cut the last line
-        self._rejected = file
+            file.truncate(next(ends, 0))  # a crash may have cut the last line
         return file
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The lines of the diverted rows in blocks with their offsets, the last block first."""
+        rest, end = b"", self._disk.size(self.rejected_path)
+        while end:
+            start = max(end - _BLOCK_BYTES, 0)
+            data = self._disk.read_part(self.rejected_path, start, end - start) + rest
+            cut = (data.find(b"\n") + 1 or len(data)) if start else 0
+            yield start + cut, data[cut:]
+            rest, end = data[:cut], start
 
     def _is_written(self, row: Mapping[str, Any]) -> bool:
         """Whether an earlier process diverted a row of a file."""
@@ -447,31 +461,25 @@ class IngestDirectory:
         if name is None:
             return False
         if name not in self._written:  # it is the first bad row of the file in this process
-            data = self._disk.read(self.rejected_path).to_pybytes()
-            self._written[name] = _places_from(row, data, self.rejected_path)
+            self._written[name] = self._places_from(row)
         return _place(row) in self._written[name]
 
-    def close(self) -> None:
-        """Close the file of diverted rows."""
-        if self._rejected is not None:
-            self._rejected.close()
-            self._rejected = None
-
-
-def _places_from(first: Mapping[str, Any], data: bytes, path: str) -> set[tuple[Any, ...]]:
-    """The places of the last diverted rows of a file that are not before a row."""
-    found: set[tuple[Any, ...]] = set()
-    name = orjson.dumps(first["file"])
-    lines = data.split(b"\n") if name in data else []
-    for number, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True):
-        try:
-            if name in line and (row := orjson.loads(line)).get("file") == first["file"]:
-                if _number(row) < _number(first):
-                    break
-                found.add(_place(row))
-        except (ValueError, TypeError, AttributeError) as cause:
-            raise _damaged_line(path, number, cause) from cause
-    return found
+    def _places_from(self, first: Mapping[str, Any]) -> set[tuple[Any, ...]]:
+        """The places of the last diverted rows of a file that are not before a row."""
+        found: set[tuple[Any, ...]] = set()
+        name = orjson.dumps(first["file"])
+        for start, block in self._blocks():
+            lines = block.split(b"\n") if name in block else []
+            for number, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True):
+                try:
+                    if name in line and (row := orjson.loads(line)).get("file") == first["file"]:
+                        if _number(row) < _number(first):
+                            return found
+                        found.add(_place(row))
+                except (ValueError, TypeError, AttributeError) as cause:
+                    before = self._disk.read_part(self.rejected_path, 0, start).count(b"\n")
+                    raise _damaged_line(self.rejected_path, before + number, cause) from cause
+        return found
 
 
 def _first_damaged(lines: Sequence[bytes]) -> int:

@@ -234,6 +234,9 @@ class Disk(Protocol):
     def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
         """The current content of a file."""
 
+    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
+        """At most `size_bytes` of a file, from `offset`."""
+
     def open_append(self, path: str, *, create: bool = False) -> WritableFile:
         """Open a file for appending."""
 
@@ -276,6 +279,12 @@ class LocalDisk:
         # Not mapped: if a mapped file is truncated, reading its pages kills the process.
         with pa.OSFile(path, "rb") as file:
             return file.read_buffer()
+
+    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
+        """As `Disk.read_part`."""
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(size_bytes)
 
     def open_append(self, path: str, *, create: bool = False) -> LocalFile:
         """As `Disk.open_append`."""
