@@ -13,13 +13,21 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.errors import LakelogError, OutcomeUnknownError, StreamMismatchError, UnavailableError
+from lakelog.errors import (
+    LakelogError,
+    OutcomeUnknownError,
+    StreamMismatchError,
+    UnavailableError,
+    WalCorruptionError,
+)
 from lakelog.ingest.state import Attempt, IngestState, TableView, committed_seq
 from lakelog.storage import open_store
 from lakelog.storage.base import LogStore
 from lakelog.testing import InjectingStore, Rule
 from lakelog.wal.disk import LocalDisk
+from lakelog.wal.frames import SEGMENT_HEADER_BYTES
 from tests.budget import points, rng_of, share_of
+from tests.ingest.ingestors import ids, quiet
 from tests.wal.crash_disk import Counting, Crash, CrashDisk, Operation, crash, fail
 
 SCHEMA = {"id": pl.Int64, "name": pl.String}
@@ -159,6 +167,31 @@ def operations_of_disk(key: str | None = None) -> list[tuple[str, str]]:
 
 
 DISK_POINTS = points(operations_of_disk(), share=8)
+
+
+def test_rows_are_committed_although_the_log_lost_those_of_the_attempt(
+    store: LogStore, tmp_path: Path
+) -> None:
+    failing = lakelog.open(store=InjectingStore(store, [Rule("fail", "put_if_absent", times=None)]))
+    ingestor = quiet(failing, tmp_path / "i", sync="sync")
+    for number in range(5):
+        ingestor.write({"id": number})
+    with pytest.raises(UnavailableError):
+        ingestor.flush()
+    ingestor.close(flush=False)
+    (segment,) = (tmp_path / "i" / "wal").glob("*.wal")
+    data = bytearray(segment.read_bytes())
+    data[SEGMENT_HEADER_BYTES + 40] ^= 255
+    segment.write_bytes(data)
+    table = lakelog.open(store=store, upkeep=False)
+    with pytest.raises(WalCorruptionError, match="strict=False"):
+        quiet(table, tmp_path / "i")
+    with lakelog.WriteAheadLog(tmp_path / "i" / "wal", strict=False) as log:
+        assert log.current_seq_num() == 5
+        assert len(log.replay()) == 0
+    with quiet(table, tmp_path / "i") as ingestor:
+        assert ingestor.write({"id": 10}) == ingestor.flush() == 6
+    assert ids(table.scan()) == [10]
 
 
 @pytest.mark.parametrize("key", [None, "id"])

@@ -281,8 +281,9 @@ class Committer:
                     held.append(part)
                     rows += int(part.rows.sum())
                     size += int(part.sizes.sum())
-                if is_full and held:
-                    yield Records.concat(held)
+                if is_full:
+                    if held:  # the log may have lost the records of the attempt
+                        yield Records.concat(held)
                     held, rows, size, fixed = [], 0, 0, 0
                 if len(records) and records.seqs[0] > last:
                     break
