@@ -102,8 +102,13 @@ def test_files_that_vacuum_would_delete_are_not_written_into_a_table(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["log", "store", "ingest"])
-def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, kind: str) -> None:
-    folder, rows = tmp_path / kind, pl.DataFrame({"n": [1]})
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_table_is_not_created_where_vacuum_would_delete_a_log(
+    tmp_path: Path, kind: str, depth: int
+) -> None:
+    above, rows = tmp_path / "above", pl.DataFrame({"n": [1]})
+    folder = above.joinpath(*"ab"[:depth])
+    folder.parent.mkdir(parents=True, exist_ok=True)
     table = lakelog.create(tmp_path / "t", rows.schema, upkeep=False)
     if kind == "log":
         WriteAheadLog(folder).close()
@@ -121,8 +126,8 @@ def test_table_is_not_created_where_vacuum_would_delete_a_log(tmp_path: Path, ki
     ]
     for write in writes:
         with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
-            write(folder)
-    assert not (folder / "_delta_log").exists()
+            write(above)
+    assert not (above / "_delta_log").exists()
 
 
 def test_a_location_that_cannot_be_listed_is_refused_by_the_store(tmp_path: Path) -> None:

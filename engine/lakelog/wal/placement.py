@@ -4,8 +4,10 @@ folder of a table.
 
 from __future__ import annotations
 
+import os
+
 from lakelog.errors import InvalidInputError
-from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.disk import Disk
 from lakelog.wal.segments import is_historic, named_seq
 
 LOG_FOLDER = "wal"
@@ -76,13 +78,12 @@ def require_own_directory(disk: Disk, directory: str) -> None:
 
 
 def require_no_log(folder: str) -> None:
-    """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor."""
-    for directory in (folder, f"{folder}/{LOG_FOLDER}"):
-        try:
-            found = segments_in(names_in(LocalDisk(), directory))
-        except (OSError, ValueError):  # such as a name that is too long: creating the table fails
-            return
-        if found:
+    """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor in
+    it or in a folder below.
+    """
+    # A folder that cannot be listed is skipped: creating the table fails if it is the table's own.
+    for directory, _, names in os.walk(folder):
+        if found := segments_in(names):
             raise InvalidInputError(
                 "the folder contains a write-ahead log: vacuum of a table would delete its files",
                 path=folder,
