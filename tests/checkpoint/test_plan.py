@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lakelog
 from lakelog.checkpoint.plan import (
     SIDECAR_ACTIONS,
     CheckpointOptions,
@@ -20,6 +22,8 @@ from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
+from tests import handmade
+from tests.handmade import Handmade
 from tests.transaction import builders
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
@@ -169,6 +173,18 @@ def test_unknown_writer_feature_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFeatureError) as refused:
         plan(table)
     assert refused.value.found == "featureOfTomorrow"
+
+
+def test_no_file_of_the_log_is_written_under_a_newer_writer_version(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.commit(0, handmade.protocol(1, 8), handmade.metadata())
+    log.commit(1, handmade.add("a"))
+    table, before = lakelog.open(str(tmp_path / "t")), sorted(log.log.iterdir())
+    for write in (table.checkpoint, table.write_checksum, lambda: table.compact_log(0, 1)):
+        with pytest.raises(UnsupportedFeatureError) as refused:
+            write()
+        assert refused.value.found == "minWriterVersion 8"
+    assert sorted(log.log.iterdir()) == before
 
 
 @pytest.mark.parametrize(

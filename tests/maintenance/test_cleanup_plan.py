@@ -223,6 +223,20 @@ def test_features_that_restrict_cleanup_keep_everything(
     assert made.names() == before
 
 
+def test_a_newer_writer_version_keeps_everything(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "t")
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    assert plan(made.table()).gate is None
+    made.commit(20, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 8}})
+    found = plan(made.table())
+    assert found.gate == "unknown-feature"
+    before = made.names()
+    with pytest.raises(UnsafeRetentionError, match="minWriterVersion 8"):
+        made.table().cleanup(plan=False)
+    assert made.names() == before
+
+
 @pytest.mark.parametrize(("before", "kept"), [(15, False), (20, False), (25, True)])
 def test_protected_checkpoints_are_deleted_together_or_kept(
     tmp_path: Path, before: int, kept: bool

@@ -333,6 +333,24 @@ def test_wrong_checksum_is_written_again(tmp_path: Path) -> None:
         assert plan_of(table).is_clean
 
 
+def test_nothing_is_written_again_under_a_newer_writer_version(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    log = where / "_delta_log"
+    newer = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 8}}
+    (log / f"{9:020d}.json").write_text(json.dumps(newer) + "\n")
+    (log / f"{9:020d}.crc").write_text("{")
+    (log / f"{9:020d}.checkpoint.parquet").write_bytes(newest(where).read_bytes()[:-9])
+    before = sorted(where.rglob("*"))
+    report = repaired(table)
+    assert report.left.select("kind", "action").rows() == [
+        ("checkpoint", "refuse"),
+        ("checksum", "refuse"),
+    ]
+    assert report.left["why"].str.contains("minWriterVersion 8").all()
+    assert sorted(where.rglob("*")) == before
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_missing_live_files_are_reported_and_removed_only_on_request(
     tmp_path: Path, form: str

@@ -311,16 +311,13 @@ def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = AC
 
 
 def check_writers(table: TableConfiguration, path: str) -> None:
-    """Refuse features unknown to lakelog that a checkpoint might lose."""
-    if table.protocol.min_writer_version is None:
-        return
-    unknown = table.rules.supported(table.protocol) - table.rules.features.keys()
-    if unknown:
+    """Refuse protocols unknown to lakelog: a file of the log might lose what they add to it."""
+    if unknown := table.rules.unknown_to_writers(table.protocol):
         raise UnsupportedFeatureError(
-            "the rules of a feature for writers and checkpoints are unknown to lakelog",
+            "the rules of the protocol for writers and checkpoints are unknown to lakelog",
             path=path,
-            expected="features that lakelog knows",
-            found=", ".join(sorted(unknown)),
+            expected="versions and features that lakelog knows",
+            found=", ".join(unknown),
             hint="upgrade lakelog",
         )
 

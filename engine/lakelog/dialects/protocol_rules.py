@@ -91,6 +91,15 @@ class ProtocolRules(ABC):
         """Features that a protocol supports: those listed, and those that its versions imply."""
         return _supported(self, protocol)
 
+    def unknown_to_writers(self, protocol: Protocol) -> list[str]:
+        """What a protocol requires of writers that lakelog does not know: version and features."""
+        last = self.last_versions[1]
+        version = protocol.min_writer_version
+        if version is None:
+            return []
+        newer = [f"minWriterVersion {version}"] if version > last else []
+        return newer + sorted(self.supported(protocol) - self.features.keys())
+
     def with_required(self, names: Iterable[str]) -> frozenset[str]:
         """`names` and all their direct and indirect dependencies; unknown names are kept."""
         found: set[str] = set()

@@ -45,6 +45,7 @@ import polars as pl
 import polars.selectors as cs
 
 from lakelog.checkpoint.evidence import denial
+from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.log_content import Checkpoint, LogListing
@@ -57,6 +58,7 @@ from lakelog.errors import (
     NotRegularFileError,
     UnavailableError,
     UnsupportedError,
+    UnsupportedFeatureError,
 )
 from lakelog.input_validation import is_unicode
 from lakelog.log.base_checkpoint import Base
@@ -201,9 +203,9 @@ def _why_refused(log: Log, report: VerifyReport) -> str | None:
         return f"lakelog does not write the layout {report.layout}"
     state = independent_state(log, report.version)
     if state is None:
-        alone = LogSegment(report.version, report.checkpoint, ())
-        if resolve_repeated_files(State.of(log, alone)) is not None:
-            return None  # a checkpoint needs no older file to be verified against itself
+        own = State.of(log, LogSegment(report.version, report.checkpoint, ()))
+        if resolve_repeated_files(own) is not None:
+            return _why_unwritable(own)  # it is verified against itself, without older files
         return "commits that are needed to replay it are missing; restore them, or the checkpoint"
     try:
         state.ensure_readable()
@@ -215,7 +217,18 @@ def _why_refused(log: Log, report: VerifyReport) -> str | None:
         return f"older files are of a protocol that lakelog cannot replay: {refused}"
     base = Base(log.dialect.open_checkpoint(log.store, report.checkpoint))
     ids = other_table_ids(state, base)
-    return None if ids is None else f"the older files belong to another table ({ids})"
+    if ids is not None:
+        return f"the older files belong to another table ({ids})"
+    return _why_unwritable(state)
+
+
+def _why_unwritable(state: State) -> str | None:
+    """Why lakelog must not write checkpoints and checksums of a version; None if it may."""
+    try:
+        check_writers(state.table_configuration, state.log.table)
+    except UnsupportedFeatureError as error:
+        return f"{error.message}: {error.found}"
+    return None
 
 
 def diagnose_pointer(
@@ -380,6 +393,8 @@ def diagnose_checksums(
             if version not in proved and not contradicts_itself(recorded_body):
                 first = segment.checkpoint.version + 1 if segment.checkpoint else 0
                 action, why = REFUSE, _why_checksum(first, version)
+        if action == WRITE and (refused := _why_unwritable(state)):
+            action, why = REFUSE, refused
         yield Finding("checksum", path, version, problem, action, why)
 
 

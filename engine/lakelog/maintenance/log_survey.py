@@ -193,10 +193,12 @@ def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
 def _of_properties(
     table: TableConfiguration, options: CheckpointOptions, request: Request
 ) -> tuple[str, str] | None:
+    if unknown := table.rules.unknown_to_writers(table.protocol):
+        return "unknown-feature", f"the protocol has rules unknown to lakelog: {unknown[0]}"
     known = table.rules.features
     for name in sorted(table.rules.supported(table.protocol)):
-        feature = known.get(name)
-        if feature is None or name in _MOVED:
+        feature = known[name]
+        if name in _MOVED:
             return "unknown-feature", f"the table has the feature {name!r}"
         switched = feature.switch is None or feature.switch(table.metadata)
         if name in _CATALOG and switched:

@@ -44,7 +44,7 @@ GATES: Mapping[str, str] = {
     # Gates that keep all files.
     "cleanup-disabled": "the table's properties disable cleanup",
     "catalog": "only the table's catalog may clean up",
-    "unknown-feature": "the table has a feature whose cleanup rules are unknown",
+    "unknown-feature": "the table has a version or feature whose cleanup rules are unknown",
     "no-cut-off-commit": "no version is older than the retention",
     "no-cut-off-checkpoint": "no complete checkpoint covers the versions older than the retention",
     "missing-commits": "commits are missing between the cut-off checkpoint and the cut-off commit",
