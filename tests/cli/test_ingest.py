@@ -93,6 +93,16 @@ def test_a_file_is_continued_after_its_last_durable_row(
     assert "shorter" in lakelog("ingest", "events", *names, "--resume").errors
 
 
+def test_a_file_is_continued_if_the_table_is_named_in_another_way(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.ndjson").write_text('{"id": 1}\n')
+    (tmp_path / "link").symlink_to("events")
+    for name in ("events", (tmp_path / "events").as_uri(), "link/", tmp_path / "link"):
+        assert lakelog("ingest", name, "a.ndjson", "--resume").code == 0
+    assert ids(events) == [1]
+
+
 def test_parquet_is_continued_by_row(
     lakelog: Any, events: library.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

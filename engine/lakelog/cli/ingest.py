@@ -22,7 +22,7 @@ from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import FINDINGS, GOOD, write_report
 from lakelog.cli.text import count
 from lakelog.errors import InvalidInputError
-from lakelog.input_validation import is_unicode
+from lakelog.input_validation import is_unicode, local_path
 
 if TYPE_CHECKING:
     from lakelog.ingest.files import Format
@@ -192,7 +192,7 @@ def ingest(
     inputs = _inputs(files, form)
     interrupt = _Interrupt()
     table = target.open()
-    directory = directory or _default_directory(target.path)
+    directory = directory or _default_directory(table.path)
     with (
         interrupt.installed(),
         Ingestor(
@@ -275,13 +275,14 @@ def _can_be_read_again(name: str) -> bool:
 
 
 def _default_directory(location: str) -> str:
-    """A directory of the table's own, below the working directory.
+    """A directory of the table's own, below the working directory: one for all spellings of its
+    location.
 
     >>> _default_directory("s3://bucket/events/")
     'lakelog-ingest/events-20698a0a'
     """
     where = location.rstrip("/")
-    where = where if "://" in where else os.path.abspath(where)
+    where = where if "://" in where else os.path.realpath(local_path(where))
     name = re.sub(r"[^\w.-]", "_", where.rpartition("/")[2])
     return f"lakelog-ingest/{name}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
 
