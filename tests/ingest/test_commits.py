@@ -20,6 +20,7 @@ from lakelog.errors import (
     LakelogError,
     NotFoundError,
     StreamMismatchError,
+    TableNotFoundError,
     UnavailableError,
 )
 from lakelog.ingest.records import HEADER, JSON
@@ -622,4 +623,23 @@ def test_copied_directory_is_detected(
         second.close(flush=False)
     with pytest.raises(ConcurrentTransactionError):
         quiet(table, copy)
+    assert ids(table.scan()) == [1, 2, 3]
+
+
+def test_rows_are_accepted_while_the_volume_of_the_table_is_not_mounted(
+    table: lakelog.Table, directory: Path, tmp_path: Path
+) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": 1})
+        (tmp_path / "table").rename(tmp_path / "away")
+        (tmp_path / "table").mkdir()
+        with pytest.raises(TableNotFoundError):
+            ingestor.flush()
+        ingestor.write([{"id": 2}, {"id": "x"}])
+        ingestor.close(flush=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 3})
+        (tmp_path / "table").rmdir()
+        (tmp_path / "away").rename(tmp_path / "table")
+        assert ingestor.flush() == 3
     assert ids(table.scan()) == [1, 2, 3]

@@ -36,6 +36,7 @@ from lakelog.errors import (
     LogPoisonedError,
     OutcomeUnknownError,
     StreamMismatchError,
+    TableNotFoundError,
     UnavailableError,
 )
 from lakelog.ingest.records import Position, Records
@@ -63,6 +64,9 @@ _ATTEMPTS = 10
 
 DELETED = "_lakelog_deleted"
 """The column of changes that is true for deleted keys, if the table has no column of its name."""
+
+UNREACHABLE = (UnavailableError, TableNotFoundError)
+"""Errors of a table that exists: its store is down, or its volume is not mounted."""
 
 _RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -626,7 +630,7 @@ def is_fatal(error: LakelogError | None) -> bool:
     """Whether writes are refused until a commit succeeds; after other errors it is only retried."""
     if isinstance(error, ConflictError):
         return error.kind == "concurrent_transaction"
-    is_passing = isinstance(error, UnavailableError | OutcomeUnknownError)
+    is_passing = isinstance(error, (*UNREACHABLE, OutcomeUnknownError))
     return error is not None and (isinstance(error, LogPoisonedError) or not is_passing)
 
 

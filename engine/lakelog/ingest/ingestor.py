@@ -24,6 +24,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.ingest.committer import (
+    UNREACHABLE,
     Codecs,
     Committed,
     Committer,
@@ -237,7 +238,7 @@ class Ingestor(Closing):
             require_log_of(state, self._log)
         try:
             snapshot = self._table.snapshot()
-        except UnavailableError:
+        except UNREACHABLE:
             if state is None:
                 raise
             return state, None
@@ -417,7 +418,7 @@ class Ingestor(Closing):
 
     def _follow(self) -> None:
         """Adopt what other processes changed in the table, if it can be reached."""
-        with contextlib.suppress(UnavailableError):
+        with contextlib.suppress(*UNREACHABLE):
             self._committer.follow(self._table.snapshot())
 
     def _divert(self, bad: Sequence[BadRow]) -> None:
@@ -620,7 +621,8 @@ class Ingestor(Closing):
             StreamMismatchError, ConcurrentTransactionError: As `write`.
             ConflictError: Other writers changed the same rows, in every attempt.
             OutcomeUnknownError: A commit may have succeeded; the next one settles it.
-            UnavailableError: The store failed. The rows stay in the log, and the commit is retried.
+            UnavailableError, TableNotFoundError: The store failed, or the table's volume is not
+                mounted. The rows stay in the log, and the commit is retried.
         """
         self._access.check(to_write=True)
         self._drain()
