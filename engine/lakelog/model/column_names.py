@@ -59,6 +59,9 @@ def column_path(schema: Struct, given: str) -> tuple[str, ...]:
     """The names down to a column or to a field inside one, with ``element``, ``key`` and ``value``
     for lists and maps, from the text with dots between them. Names may be in backquotes.
     """
+    column = schema.field(given)
+    if column is not None and not ("." in given or "`" in given):
+        return (column.name,)  # no other path has this text, so it is found without a search
     for form in _FORMS:
         found = list(dict.fromkeys(_paths(schema, form(given), form)))
         if len(found) == 1:
