@@ -396,3 +396,24 @@ def test_files_with_other_keys_of_partition_values_are_added_again(
     for each in (table, clone):
         values = each.snapshot().files().collect()["partitionValues"]
         assert sorted(map(str, map(dict, values))) == ["{'p': 'a'}", "{'p': 'b'}", "{'p': None}"]
+
+
+@pytest.mark.parametrize("stats", ["null", "", '""', "[]", "{bad"])
+def test_files_with_unreadable_statistics_are_added_again_without_them(
+    tmp_path: Path, stats: str
+) -> None:
+    table = new_table(tmp_path / "t")
+    table.append(rows(1, 2))
+    commit = tmp_path / "t/_delta_log/00000000000000000001.json"
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"] |= {"stats": stats}
+    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    clone = table.clone(tmp_path / "clone")
+    table.delete(None)
+    table.restore(1)
+    for each in (table, clone):
+        assert each.to_polars("id > 1")["id"].to_list() == [2]
+        assert each.snapshot().files().collect()["stats"].to_list() == [None]

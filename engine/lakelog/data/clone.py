@@ -31,7 +31,7 @@ from lakelog.storage.bounded import bounded
 from lakelog.storage.containment import Reach
 from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from lakelog.transaction.create import NewTable
-from lakelog.transaction.file_rules import with_partition_keys
+from lakelog.transaction.file_rules import added_again
 from lakelog.transaction.metadata_changes import CHECKPOINT_PROTECTION, with_tracking_columns
 from lakelog.transaction.operations import CommitArguments, CommitDescription, Operation
 from lakelog.transaction.row_tracking import DOMAIN, ROW_ID_COLUMN, ROW_VERSION_COLUMN
@@ -71,7 +71,7 @@ def clone(
     files = snapshot.files().collect()
     require_single(files, snapshot.version)
     files = with_row_counts(snapshot, files, source.store)
-    known = with_partition_keys(files, snapshot.table_configuration)
+    known = added_again(files, snapshot.table_configuration)
     adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
     size = int(files["size"].sum())

@@ -59,7 +59,7 @@ from lakelog.model import actions, contract
 from lakelog.model.column_names import struct_path
 from lakelog.model.metadata import honoured_mapping
 from lakelog.sql.sql_text import sql_text
-from lakelog.transaction.file_rules import with_partition_keys
+from lakelog.transaction.file_rules import added_again
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.transaction import LogTransaction
 
@@ -563,7 +563,7 @@ def _commit(
             again = skipped(
                 marked.drop(_BIN, "numRecords"), reasons, log.clock(), request.cooldown_ms
             )
-            tx.add(with_partition_keys(again, made.snapshot.table_configuration), dataChange=False)
+            tx.add(added_again(again, made.snapshot.table_configuration), dataChange=False)
     return tx.version
 
 

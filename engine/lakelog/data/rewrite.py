@@ -33,7 +33,7 @@ from lakelog.model.metadata import is_on
 from lakelog.skipping.statistics import num_records
 from lakelog.storage import LogStore
 from lakelog.threads import Pool
-from lakelog.transaction.file_rules import with_partition_keys
+from lakelog.transaction.file_rules import added_again
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -268,7 +268,7 @@ class Rewriter:
                 self._put(waiting, _completed(touched, wanted), mask)
         self._write_waiting(waiting)
         targets, again = marking.finish()
-        self._again = with_partition_keys(again, self._snapshot.table_configuration)
+        self._again = added_again(again, self._snapshot.table_configuration)
         self._removed_files.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:
@@ -390,7 +390,7 @@ class Rewriter:
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
         # The more columns are copied, the larger a row group may be to decode.
         group_bytes = self._memory_bytes // 2 * len(kept) // len(plan.file_fields)
-        copied = with_partition_keys(files[numbers], self._snapshot.table_configuration)
+        copied = added_again(files[numbers], self._snapshot.table_configuration)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
             if len(file["partitionValues"] or ()) < len(metadata.partition_columns):

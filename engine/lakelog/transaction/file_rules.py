@@ -62,6 +62,7 @@ def _usual_statistics() -> str:
 
 
 _USUAL_STATISTICS = _usual_statistics()
+_IS_ODD = ~pl.col("stats").str.contains(_USUAL_STATISTICS)
 
 _REQUIRED = {
     "add": ("path", "partitionValues", "size", "modificationTime", "dataChange"),
@@ -107,8 +108,7 @@ def check_files(
         suspect &= ~pl.col("path").str.contains(_ABSOLUTE)
     checks = {"suspect": suspect}
     if "stats" in files.columns:
-        usual = pl.col("stats").str.contains(_USUAL_STATISTICS)
-        checks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
+        checks["odd"] = (_IS_ODD & (pl.col("actionType") != "remove")).fill_null(False)
     # For a few rows, waking other threads takes longer than the work.
     found = files.select(**checks) if files.height > _FEW else files.select_seq(**checks)
     _check_paths(files, found["suspect"], kinds, configured.metadata.partition_columns)
@@ -346,9 +346,23 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
         )
 
 
-def with_partition_keys(files: pl.DataFrame, configured: TableConfiguration) -> pl.DataFrame:
-    """Rows of `Snapshot.files` with the partition columns as the keys of ``partitionValues``, which
-    some writers wrote in another case, or with further keys; a missing key stays missing.
+def added_again(files: pl.DataFrame, configured: TableConfiguration) -> pl.DataFrame:
+    """Rows of `Snapshot.files` as adds that obey the rules, which other writers' may not."""
+    return _without_invalid_statistics(_with_partition_keys(files, configured))
+
+
+def _without_invalid_statistics(files: pl.DataFrame) -> pl.DataFrame:
+    if "stats" not in files.columns:
+        return files
+    stats = files["stats"]
+    odd = files.select(_IS_ODD.fill_null(value=False)).to_series().arg_true().to_list()
+    invalid = [row for row in odd if problem_of_statistics(stats[row]) is not None]
+    return files.with_columns(stats.scatter(invalid, None)) if invalid else files
+
+
+def _with_partition_keys(files: pl.DataFrame, configured: TableConfiguration) -> pl.DataFrame:
+    """The files with the partition columns as the keys of ``partitionValues``, which some writers
+    wrote in another case, or with further keys; a missing key stays missing.
     """
     keys = _partition_keys(_partition_fields(configured), configured)
     wrong = (~_has_keys(files, keys)).fill_null(value=True).arg_true()

@@ -19,7 +19,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata
 from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
-from lakelog.transaction.file_rules import with_partition_keys
+from lakelog.transaction.file_rules import added_again
 from lakelog.transaction.metadata_changes import (
     CHECKPOINT_PROTECTION,
     HIGH_WATER_MARK,
@@ -52,7 +52,7 @@ def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
     def without(these: pl.DataFrame, those: pl.DataFrame) -> pl.DataFrame:
         return these.join(those, on=key, how="anti", nulls_equal=True, maintain_order="left")
 
-    added = with_partition_keys(without(then, now), target.table_configuration)
+    added = added_again(without(then, now), target.table_configuration)
     return Restored(_with_row_ids(added, now, current), without(now, then))
 
 
