@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import decimal
+import re
 import shutil
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,14 @@ import lakelog
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
+    LakelogError,
     LogLockedError,
     OutcomeUnknownError,
     StreamMismatchError,
+    UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.ingest import committer
+from lakelog.ingest import committer, records
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
@@ -568,6 +572,59 @@ def test_no_row_of_a_stream_with_a_position_is_written_if_one_does_not_fit(
 
 
 # --- diverted rows ---------------------------------------------------------------------------
+
+
+def rows_to_write(error: LakelogError) -> int:
+    """The first row of the call that is not durable, as the hint names it."""
+    found = re.search(r"rows 1 to (\d+) of the call are durable", str(error.hint))
+    assert found is not None
+    assert "nothing was written" not in str(error.hint)
+    return int(found[1])
+
+
+def test_error_of_a_later_batch_of_a_stream_names_the_durable_rows(
+    table: lakelog.Table, directory: Path
+) -> None:
+    def stream(end: int) -> pa.RecordBatchReader:
+        batches = [pa.record_batch({"id": range(n, n + 10)}) for n in range(0, end, 10)]
+        return pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+
+    with quiet(table, directory, max_backlog_bytes=1, write_timeout=0.05) as ingestor:
+        with pytest.raises(UnavailableError, match="backlog") as full:
+            ingestor.write(stream(30))
+        ingestor.flush()
+        ingestor.write(pl.DataFrame({"id": range(rows_to_write(full.value), 20)}))
+        ingestor.flush()
+
+        def interrupted() -> Iterator[pa.RecordBatch]:
+            yield from stream(10)
+            raise ConnectionError("the source failed")
+
+        schema = stream(10).schema
+        with pytest.raises(ConnectionError) as source:
+            ingestor.write(pa.RecordBatchReader.from_batches(schema, interrupted()))
+        assert "rows 1 to 10 of the call are durable" in source.value.__notes__[0]
+    assert ids(table.scan()) == sorted([*range(20), *range(10)])
+
+
+def test_error_of_a_later_part_of_a_long_batch_names_the_rows_that_remain(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.ingest.ingestor._ATOMIC_BYTES", 1)
+    text = "x" * records.RECORD_BYTES
+    rows = [{"id": n if n % 4 != 1 else "bad", "name": text} for n in range(10)]
+    options = {"max_backlog_bytes": 4 * records.RECORD_BYTES, "write_timeout": 0.05}
+    with quiet(table, directory, on_bad_row="divert", **options) as ingestor:
+        left: list[Any] = rows
+        while left:
+            try:
+                ingestor.write(left)
+                break
+            except UnavailableError as error:
+                left = left[rows_to_write(error) :]
+            ingestor.flush()
+        assert 0 < len(left) < 10
+    assert ids(table.scan()) == [0, 2, 3, 4, 6, 7, 8]
 
 
 def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory: Path) -> None:

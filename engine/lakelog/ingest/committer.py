@@ -608,7 +608,7 @@ def lost_between_parts(column: str, path: str) -> StreamMismatchError:
         "written in parts",
         path=path,
         column=column,
-        hint="the first parts are durable; write the other rows with the table's columns",
+        hint="write the other rows with the table's columns",
     )
 
 

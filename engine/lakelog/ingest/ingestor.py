@@ -35,7 +35,14 @@ from lakelog.ingest.committer import (
     refusal,
 )
 from lakelog.ingest.joined_records import JoinedRecords
-from lakelog.ingest.records import ONE_ROW, RECORD_BYTES, Position, Record, with_position
+from lakelog.ingest.records import (
+    ONE_ROW,
+    RECORD_BYTES,
+    DurableRows,
+    Position,
+    Record,
+    with_position,
+)
 from lakelog.ingest.rows import BadRow, FileRows, Given, batches_of
 from lakelog.ingest.state import (
     IngestDirectory,
@@ -313,14 +320,15 @@ class Ingestor(Closing):
             StreamMismatchError: The table does not accept rows of the log; nothing was written.
             ConcurrentTransactionError: A copy of the directory is in use; nothing was written.
             UnavailableError: The backlog stayed full for `write_timeout`, or the disk failed, for
-                example because it is full; nothing was written. Writes can be repeated.
+                example because it is full. Writes can be repeated, of a batch that is written in
+                parts only the rows that the hint does not name as durable.
             OutcomeUnknownError: An fsync failed, or the write was interrupted; the rows may be
                 durable. The Ingestor must be closed and opened again.
             LogPoisonedError: As `WriteAheadLog.append`.
 
         The rows of a call with a position are atomic, and in memory together. Without one, a batch
         is atomic up to 64 MiB: a longer frame, and each batch of a stream, is written in parts, of
-        which the first ones remain if a later one fails.
+        which the first ones remain if a later one fails; the hint of the error names their rows.
         """
         if type(rows) is dict and source is None and offset is None:
             codecs = self._committer.codecs
@@ -375,7 +383,11 @@ class Ingestor(Closing):
             return seq
         if position is not None:
             return self._write_together(op, list(batches_of(rows)), position)
-        last = max((self._write_together(op, [batch]) for batch in batches_of(rows)), default=0)
+        last, done = 0, DurableRows()
+        with done.named():
+            for batch in batches_of(rows):
+                last = self._write_together(op, [batch], done=done) or last
+                done.end_batch(len(batch))
         return last or self._log.current_seq_num()
 
     def _write_together(
@@ -383,6 +395,7 @@ class Ingestor(Closing):
         op: Op,
         batches: list[Given | FileRows],
         position: tuple[str, Position] | None = None,
+        done: DurableRows | None = None,
     ) -> int:
         """Write batches, in one batch of the log if they have a position: a crash must not leave
         rows whose source is read again. 0 if nothing is left to write.
@@ -399,7 +412,7 @@ class Ingestor(Closing):
             if not records:
                 self._divert(bad)
                 return 0
-            if seq := self._append(op, records, codecs, bad, is_atomic=position is not None):
+            if seq := self._append(op, records, codecs, bad, done):
                 return seq
 
     def _checked(self, op: Op, rows: Given | FileRows) -> tuple[Codecs, list[Record], list[BadRow]]:
@@ -435,16 +448,16 @@ class Ingestor(Closing):
         records: list[Record],
         codecs: Codecs,
         bad: Sequence[BadRow] = (),
-        *,
-        is_atomic: bool = False,
+        done: DurableRows | None = None,
     ) -> int:
-        """Append records in batches of the log, or in one, and divert bad rows before it; 0 if the
-        table's columns changed, so that all rows must be checked again.
+        """Append records in one batch of the log, or in parts that `done` counts, and divert bad
+        rows before it; 0 if the table's columns changed, so that all rows must be checked again.
         """
-        seq = 0
+        seq = rows = 0
+        diverted = sorted(row.number for row in bad)
         while records:
             part, size = 0, 0
-            while part < len(records) and (not part or is_atomic or size < _ATOMIC_BYTES):
+            while part < len(records) and (not part or done is None or size < _ATOMIC_BYTES):
                 record = records[part]
                 size += len(record.value) + len(record.key) + RECORD_OVERHEAD_BYTES
                 part += 1
@@ -469,6 +482,9 @@ class Ingestor(Closing):
                 if seq:
                     raise lost_between_parts(lost, self._table.path)
                 return 0
+            rows += count
+            if done is not None:
+                done.add_part(rows, diverted)
         return seq
 
     def _append_part(self, op: Op, rows: pa.Table, codecs: Codecs) -> int:
@@ -538,7 +554,7 @@ class Ingestor(Closing):
                 path=self.directory,
                 expected=f"at most {self._max_backlog_bytes} bytes",
                 found=f"{self._backlog_bytes} bytes",
-                hint="nothing was written; try again later"
+                hint="try again later"
                 if self._error is None
                 else f"the last commit failed: {self._error}",
             ) from self._error

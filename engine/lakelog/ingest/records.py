@@ -16,6 +16,7 @@ one of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lakelog.errors import LakelogError
 
 EMPTY, JSON, ARROW = 0, 1, 2
 HEADER = struct.Struct("<BI")
@@ -53,6 +56,41 @@ class Record:
     key: bytes
     value: bytes
     rows: int
+
+
+class DurableRows:
+    """Counts the first rows of a call, which is written in parts, that are durable or diverted.
+    Errors of later parts name their number: the caller must not write these rows again.
+    """
+
+    def __init__(self) -> None:
+        self._earlier = self._rows = 0
+
+    def add_part(self, rows: int, diverted: Sequence[int]) -> None:
+        """The first `rows` good rows of a batch are durable, and the rows with the ascending
+        numbers `diverted` are not among them.
+        """
+        for number in diverted:
+            rows += number <= rows
+        self._rows = self._earlier + rows
+
+    def end_batch(self, rows: int) -> None:
+        """All rows of a batch are durable or diverted."""
+        self._rows = self._earlier = self._earlier + rows
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Name the rows in errors that leave the block."""
+        try:
+            yield
+        except Exception as error:
+            if self._rows:
+                text = f"rows 1 to {self._rows} of the call are durable: write only the later ones"
+                if isinstance(error, LakelogError):
+                    error.hint = f"{error.hint}; {text}" if error.hint else text
+                else:
+                    error.add_note(f"lakelog: {text}")
+            raise
 
 
 class Records:

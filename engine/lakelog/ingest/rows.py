@@ -130,6 +130,9 @@ class FileRows:
     fingerprint: str | None = None
     is_incomplete: bool = False
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def located(self, bad: Sequence[BadRow]) -> list[BadRow]:
         """Bad rows with their places."""
         numbers = self.numbers() if bad else ()

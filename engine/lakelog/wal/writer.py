@@ -38,6 +38,7 @@ from lakelog.wal.segments import Segment, segment_name
 UNKNOWN_HINT = "close the log, open it again, and check whether it contains the record"
 """Hint of errors with an unknown outcome."""
 
+_FULL_DISK = "free disk space and try again; nothing of this record or batch was written"
 _JOINED_BYTES = 1 << 17  # approximate size of the writes to which pieces are joined
 
 
@@ -120,7 +121,7 @@ class Writer:
             raise UnavailableError(
                 f"the write-ahead log cannot be written: {cause}",
                 path=self.path,
-                hint="nothing of it was written; free disk space and try again",
+                hint=_FULL_DISK,
             ) from cause
         except BaseException:
             self.poison = "a write was interrupted"
@@ -226,7 +227,7 @@ class Writer:
             raise UnavailableError(
                 f"a segment of the write-ahead log cannot be created: {cause}",
                 path=place.path,
-                hint="nothing was written; free disk space and try again",
+                hint=_FULL_DISK,
             ) from cause
         except BaseException:
             self.poison = "creating a segment was interrupted"
