@@ -71,6 +71,14 @@ def test_name_that_fits_two_columns_in_other_cases_is_ambiguous(tmp_path: Path) 
     )
 
 
+def test_column_with_a_dot_next_to_a_struct_with_such_a_field_is_merged(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"a.b": [1, 2], "a": [{"b": 3}, {"b": 4}]})
+    lakelog.write(tmp_path, rows)
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.upsert(rows.with_columns(pl.struct(b=9).alias("a")), on="a.b")
+    assert table.to_polars().sort(pl.col("a.b")).rows() == [(1, {"b": 9}), (2, {"b": 9})]
+
+
 def test_names_are_taken_in_backquotes_wherever_columns_are_named(tmp_path: Path) -> None:
     rows = pl.DataFrame({"a.b": [2, 1], "p q": ["x", "y"], "v": [1, 2]})
     mapping = {"delta.columnMapping.mode": "name"}

@@ -50,6 +50,7 @@ from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import GIVE_FIELDS, Assignments
 from lakelog.data.write import slices
+from lakelog.display import path_text
 from lakelog.errors import InvalidInputError, UnavailableError, naming_table
 from lakelog.input_validation import as_names
 from lakelog.log.context import Log
@@ -466,11 +467,10 @@ class _Sides:
         is_insert = clause.kind == "insert"
         if clause.values is not None:
             return clause.values, None if is_insert else GIVE_FIELDS
-        columns = clause.columns(self.source.names)
-        values = {name: field_named(pl.col(SOURCE), name) for name in columns}
-        if is_insert or not self.keeps_fields:
-            return values, None if is_insert else _GIVE_FIELDS
-        return {name: self._completed(name, value) for name, value in values.items()}, None
+        keeps = self.keeps_fields and not is_insert
+        own = {n: field_named(pl.col(SOURCE), n) for n in clause.columns(self.source.names)}
+        values = {path_text((n,)): self._completed(n, v) if keeps else v for n, v in own.items()}
+        return values, None if is_insert or keeps else _GIVE_FIELDS
 
     def _completed(self, name: str, value: pl.Expr) -> pl.Expr:
         """A source column's value, with the table's values of struct fields that it lacks."""
