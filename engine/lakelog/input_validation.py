@@ -98,13 +98,12 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
     """An argument as an int within bounds; raises ArgumentTypeError or InvalidInputError."""
     if type(value) is int and least <= value <= most:
         return value
-    bounds = f">= {least}" if most == _MOST - 1 else f"from {least} to {most}"
-    wanted = f"an int {bounds}"
-    if not _is_a(Integral, value):
-        raise _error(ArgumentTypeError, name, wanted, value)
-    if not least <= int(value) <= most:  # type: ignore[call-overload] # it is a number
-        raise _error(InvalidInputError, name, wanted, value)
-    return int(value)  # type: ignore[call-overload,no-any-return] # it is a number
+    number: int | None = int(value) if _is_a(Integral, value) else None  # type: ignore[call-overload]
+    if number is not None and least <= number <= most:
+        return number
+    is_limited = most < _MOST - 1 or (number or 0) > most
+    wanted = f"an int from {least} to {most}" if is_limited else f"an int >= {least}"
+    raise _error(ArgumentTypeError if number is None else InvalidInputError, name, wanted, value)
 
 
 @overload

@@ -542,6 +542,8 @@ def test_offsets_are_durable_with_their_rows_and_survive_commits(
             ingestor.write({"id": 4}, offset=13)
         with pytest.raises(InvalidInputError, match="together"):
             ingestor.write({"id": 4}, source="a")
+        with pytest.raises(InvalidInputError, match="an int from 0 to 9223372036854775807"):
+            ingestor.write({"id": 4}, source="a", offset=1 << 63)
         for source in ("a\udcff", 1):
             with pytest.raises(InvalidInputError, match="source must be a str"):
                 ingestor.write({"id": 4}, source=source, offset=13)  # type: ignore[arg-type]

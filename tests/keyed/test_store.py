@@ -91,6 +91,14 @@ def test_key_is_read_overwritten_and_deleted_in_memory_log_and_files(
     store.close()
 
 
+@pytest.mark.parametrize("items", [["ab", "cd"], [b"ab"], "ab", b"ab", ["abc"]])
+def test_text_is_not_a_key_and_a_value(tmp_path: Path, items: Any) -> None:
+    with KeyedStore(tmp_path) as store:
+        with pytest.raises(InvalidInputError, match="a batch must contain keys and values"):
+            store.put_many(items)
+        assert state(store) == {}
+
+
 def test_prefix_selects_the_keys_that_begin_with_it(tmp_path: Path) -> None:
     keys = [b"", b"a", b"a\xfe", b"a\xff", b"a\xff\xff", b"ab", b"b", b"\xff", b"\xff\xffz"]
     with KeyedStore(tmp_path) as store:

@@ -8,7 +8,7 @@ order as unsigned bytes, a prefix before longer keys.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, cast
 
@@ -135,8 +135,11 @@ def pairs(items: Items) -> pl.DataFrame:
     return pl.DataFrame({"key": keys, "value": values}, PAIRS)
 
 
-def _each(items: Any) -> Any:
-    return items.items() if isinstance(items, Mapping) else items
+def _each(items: Any) -> Iterator[Any]:
+    for item in items.items() if isinstance(items, Mapping) else items:
+        if isinstance(item, str | bytes | bytearray | memoryview):
+            raise TypeError("two characters are not a key and a value")
+        yield item
 
 
 def batch(table: Any) -> pl.DataFrame:
