@@ -504,6 +504,34 @@ def test_remove_without_null_partition_values_as_of_spark_is_read(
     assert feed.filter(pl.col("p").is_null()).collect()["id"].to_list() == [3]
 
 
+def test_remove_without_partition_values_has_those_of_its_add(tmp_path: Path) -> None:
+    log = Handmade(tmp_path)
+    for n, name in enumerate("abc"):
+        pl.DataFrame({"id": [n]}).write_parquet(tmp_path / name)
+    size = (tmp_path / "a").stat().st_size
+    columns = field("id"), field("p", "string")
+    adds = [add(name, size, partitionValues={"p": name}) for name in "abc"]
+    log.commit(0, protocol(), metadata(*columns, partitioned=["p"]), *adds[:2])
+    log.commit(1, remove("a"), adds[2])
+    log.commit(2, remove("b"), remove("c"))
+    deletes = [(0, "a", "delete", 1), (1, "b", "delete", 2), (2, "c", "delete", 2)]
+    inserts = [(0, "a", "insert", 0), (1, "b", "insert", 0), (2, "c", "insert", 1)]
+    expected = sorted(inserts + deletes, key=lambda row: (row[3], row[2], row[0]))
+    wanted = ("id", "p", KIND, VERSION)
+    for start in range(3):
+        found = log.table.changes(start).select(wanted).collect().rows()
+        assert sorted(found, key=lambda row: (row[3], row[2], row[0])) == [
+            row for row in expected if row[3] >= start
+        ]
+    some = log.table.changes(0).filter(pl.col(VERSION).is_in([0, 2]), pl.col("p") == "c")
+    assert some.select(wanted).collect().rows() == [(2, "c", "delete", 2)]
+    log.table.checkpoint(2)
+    log.forget(0, 1)
+    with pytest.raises(UnsupportedFeatureError, match="were deleted") as refused:
+        log.table.changes(2).collect()
+    assert refused.value.version == 2
+
+
 def test_invalid_or_deleted_range_raises(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for number in range(3):

@@ -42,7 +42,7 @@ from lakelog.errors import (
 from lakelog.input_validation import require_int
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log, Timestamp, commit_times, iso_text, to_ms, version_at
-from lakelog.log.files import FilesQuery
+from lakelog.log.files import FilesQuery, find_files
 from lakelog.log.history import (
     as_time,
     by_size,
@@ -79,7 +79,7 @@ _OTHER_VECTOR = "\x00dv"
 _OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in actions.DV_COLUMNS)
 _ACTION_COLUMNS = ("version", "actionType", *FILE_COLUMNS, "dataChange", "dvId")
 
-_SINCE, _ABSENT = "\x00since", "\x00absent"
+_SINCE, _ABSENT, _OF_ADD = "\x00since", "\x00absent", "\x00add"
 
 _Absent = dict[int, list[str]]
 """For each version with metadata, the partition columns that its files do not have, in order."""
@@ -330,7 +330,45 @@ class _Feed:
         files = files.join(at, on="version", how="left", maintain_order="left")
         physical = self._physical(self.snapshot.metadata)
         partitions = [name for name, (_, is_partition) in physical.items() if is_partition]
+        if partitions:
+            files = self._with_values_of_adds(files, commits)
         return _with_constants(_with_null_partitions(files, partitions, absent))
+
+    def _with_values_of_adds(
+        self, files: pl.DataFrame, commits: Sequence[CommitFile]
+    ) -> pl.DataFrame:
+        """The files, removes without partition values with those of the add of the path: they are
+        optional in a remove (Delta protocol, Add File and Remove File).
+        """
+        is_bare = (pl.col("actionType") == "remove") & pl.col("partitionValues").is_null()
+        bare = files.filter(is_bare)
+        if not bare.height:
+            return files
+        first, columns = commits[0].version, ("path", "partitionValues")
+        is_add = (pl.col("actionType") == "add") & pl.col("path").is_in(bare["path"].implode())
+        known = lazy_actions(self.log, first, commits[-1].version).filter(is_add)
+        adds = known.select(columns).collect()
+        earlier = bare.filter(~pl.col("path").is_in(adds["path"].implode()))
+        if earlier.height and first:
+            try:
+                before = self.open_version(first - 1)
+            except VersionNotFoundError as cause:
+                raise UnsupportedFeatureError(
+                    "the partition values of a removed file are only in versions that were deleted",
+                    path=earlier["path"][0],
+                    version=earlier["version"][0],
+                    hint="read later versions",
+                ) from cause
+            paths = earlier["path"].unique().to_list()
+            adds = pl.concat([adds, find_files(before, paths, columns)])
+        values = adds.unique("path", keep="last").rename({"partitionValues": _OF_ADD})
+        return (
+            files.join(values, on="path", how="left", maintain_order="left")
+            .with_columns(
+                pl.when(is_bare).then(_OF_ADD).otherwise("partitionValues").alias("partitionValues")
+            )
+            .drop(_OF_ADD)
+        )
 
     def _chosen(self, files: pl.DataFrame, where: pl.Expr | None) -> pl.DataFrame:
         """The files that may hold a matching change."""
