@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -608,6 +609,53 @@ def test_column_of_pandas_with_values_of_several_types_is_refused(
         assert refused.value.column == "c"
         assert "frame.astype({'c': str})" in str(refused.value.hint)
     assert not (tmp_path / "t").exists()
+
+
+NESTED: dict[str, list[Any]] = {
+    "c.element": [[DAY, None], None, [DAY, dt.datetime(2026, 1, 2, 23, 4)]],
+    "c.day": [{"day": DAY}, None, {"day": dt.datetime(2026, 1, 2, 23, 4), "n": 1}],
+    "c.element.at": [[{"at": TIME}], np.array([{"at": TIME.tz_localize("UTC")}], dtype=object)],
+    "c.ratio.element": [{"ratio": [0.5]}, {"ratio": (1.5, True)}],
+}
+
+
+@pytest.mark.parametrize("column", NESTED)
+def test_lists_and_dicts_of_pandas_with_values_of_several_types_are_refused(
+    column: str, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"n": 1, "c": pd.Series(NESTED[column], dtype=object)})
+    with pytest.raises(InvalidInputError, match=f"'{column}' of the pandas frame") as refused:
+        lakelog.write(tmp_path / "t", frame)
+    assert refused.value.column == column
+    assert not (tmp_path / "t").exists()
+
+
+def test_lists_and_dicts_of_pandas_that_arrow_converts_without_loss_are_written(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "days": [[DAY, pd.NaT, np.nan], None],
+        "number": [{"a": [1.5, 2]}, {"a": np.array([True, False])[:0]}],
+        "flags": [np.array([True, False]), []],
+    }
+    frame = pd.DataFrame({k: pd.Series(v, dtype=object) for k, v in columns.items()})
+    lakelog.write(tmp_path, frame)
+    assert lakelog.open(tmp_path).to_polars().to_dict(as_series=False) == {
+        "days": [[DAY, None, None], None],
+        "number": [{"a": [1.5, 2]}, {"a": []}],
+        "flags": [[True, False], []],
+    }
+
+
+def test_frame_of_a_subclass_of_pandas_is_written_as_one_of_pandas(tmp_path: Path) -> None:
+    class Frame(pd.DataFrame):  # type: ignore[misc]
+        """As geopandas and others have it."""
+
+    lakelog.write(tmp_path, Frame({"id": [1, 2]}, index=pd.Index([5, 6])))
+    table = lakelog.open(tmp_path)
+    assert table.to_polars().to_dict(as_series=False) == {"id": [1, 2]}
+    with pytest.raises(InvalidInputError, match="'id' of the pandas frame mixes types"):
+        table.append(Frame({"id": pd.Series([DAY, TIME], dtype=object)}))
 
 
 def test_column_of_pandas_with_values_that_arrow_converts_without_loss_is_written(

@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 
 from lakelog.arrow_arrays import as_int64, as_lists, nulls_of, numbers_of, unsliced
 from lakelog.data.columns import FIELD_ID
-from lakelog.data.pandas_frames import OF_INDEX, WITHOUT_INDEX, of_pandas
+from lakelog.data.pandas_frames import OF_INDEX, WITHOUT_INDEX, is_pandas, of_pandas
 from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.display import path_text
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
@@ -89,7 +89,7 @@ class Incoming:
             return Incoming(rows.schema, map(require_valid, [rows]), rows)
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
-        if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        if is_pandas(rows):
             table = of_pandas(rows)
             return Incoming(table.schema, map(require_valid, [table]), table)
         if hasattr(rows, "scanner"):  # a dataset of pyarrow

@@ -7,7 +7,7 @@ other values, such as dates and datetimes to dates.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,12 @@ OF_INDEX = {b"lakelog": b"level of a pandas index"}
 """Metadata of columns that errors explain as such."""
 
 WITHOUT_INDEX = "pass frame.reset_index(drop=True) to leave the index out"
+
+
+def is_pandas(rows: Any) -> bool:
+    """Whether rows are a frame of pandas or of a subclass, without an import of pandas."""
+    names = {(each.__module__.partition(".")[0], each.__name__) for each in type(rows).__mro__}
+    return ("pandas", "DataFrame") in names
 
 
 def of_pandas(rows: Any) -> pa.Table:
@@ -76,14 +82,21 @@ def _unconvertible(rows: Any, levels: Sequence[str], cause: Exception) -> Invali
     )
 
 
-def _require_one_type(name: str, values: Any, type_: pa.DataType) -> None:
-    """Refuse a column of Python objects whose values Arrow changed to bring them to one type."""
-    times = pa.types.is_timestamp(type_)
+def _require_one_type(name: str, values: Any, type_: pa.DataType, *, inside: str = "") -> None:
+    """Refuse a column of Python objects, or the values `inside` its lists and dicts, if Arrow
+    changed some of them to bring them to one type.
+    """
+    times, dates = pa.types.is_timestamp(type_), pa.types.is_date(type_)
     numbers = pa.types.is_floating(type_) or pa.types.is_integer(type_)
     numbers = numbers or pa.types.is_decimal(type_)
-    if values.dtype != object or not (times or numbers or pa.types.is_date(type_)):
+    if values.dtype != object or not (times or dates or numbers or pa.types.is_nested(type_)):
         return
+    import pandas as pd
+
     values = values.dropna()
+    for part, found_inside, inner_type in _inside(values, type_):
+        inner = pd.Series(list(found_inside), dtype=object)
+        _require_one_type(name, inner, inner_type, inside=f"{inside}.{part}")
     kinds = set(map(type, values))
     found = {kind.__name__ for kind in kinds}
     if times:
@@ -93,16 +106,28 @@ def _require_one_type(name: str, values: Any, type_: pa.DataType) -> None:
     elif numbers:
         is_mixed = any(issubclass(kind, bool | np.bool_) for kind in kinds)
     else:
-        is_mixed = any(issubclass(kind, dt.datetime) for kind in kinds)
+        is_mixed = dates and any(issubclass(kind, dt.datetime) for kind in kinds)
     if is_mixed:
+        column = f"{name}{inside}"
         raise InvalidInputError(
-            f"the column {name!r} of the pandas frame mixes types, and one of them would lose "
+            f"the column {column!r} of the pandas frame mixes types, and one of them would lose "
             "information",
-            column=name,
+            column=column,
             expected="values of one type",
             found=", ".join(sorted(found)),
-            hint=_cast(name, values),
+            hint="convert its values to one type" if inside else _cast(name, values),
         )
+
+
+def _inside(values: Any, type_: pa.DataType) -> Iterator[tuple[str, Iterable[Any], pa.DataType]]:
+    """The values inside lists, and in each field of dicts; arrays of NumPy have one type."""
+    if pa.types.is_list(type_):
+        lists = (v for v in values if not isinstance(v, np.ndarray) or v.dtype.hasobject)
+        yield "element", chain.from_iterable(lists), type_.value_type
+    elif pa.types.is_struct(type_):
+        dicts = [each for each in values if isinstance(each, dict)]
+        for field in type_:
+            yield field.name, (each.get(field.name) for each in dicts), field.type
 
 
 def _cast(name: str, values: Any) -> str:
