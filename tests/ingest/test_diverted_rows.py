@@ -82,6 +82,20 @@ def test_good_rows_between_bad_ones_are_one_record(
     assert ids(table.scan()) == list(range(1, 20, 2))
 
 
+def test_diverted_deletion_is_corrected_and_deletes_its_row(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, key="id", on_bad_row="divert") as ingestor:
+        ingestor.write([{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}, {"id": "3"}])
+        ingestor.delete([{"id": "2"}, {"id": 4}])
+        rejected = ingestor.rejected().select("op", "row")
+        assert rejected.rows() == [("PUT", '{"id":"3"}'), ("DELETE", '{"id":"2"}')]
+        for op, row in rejected.iter_rows():
+            again = ingestor.write if op == "PUT" else ingestor.delete
+            again(row.replace('"2"', "2").replace('"3"', "3").encode())
+    assert ids(table.scan()) == [1, 3]
+
+
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist], ids=["dicts", "Arrow"])
 def test_row_of_rejected_ndjson_is_accepted_when_it_is_corrected(
     tmp_path: Path, directory: Path, form: Callable[[list[dict[str, Any]]], Any]

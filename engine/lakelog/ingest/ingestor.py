@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -202,7 +203,7 @@ class Ingestor(Closing):
                 max_bytes=max_bytes,
                 accept_rollback=accept_rollback,
                 new_id=lambda: uuid.uuid4().hex,
-                divert=self._divert if self._diverts else None,
+                divert=partial(self._divert, "PUT") if self._diverts else None,
             )
             self._changed, self._closing = threading.Condition(), threading.Lock()
             self._rows_durable = self._rows_committed = self._rows_diverted = 0
@@ -410,7 +411,7 @@ class Ingestor(Closing):
             if position is not None:
                 records = with_position(records, *position)
             if not records:
-                self._divert(bad)
+                self._divert(op, bad)
                 return 0
             if seq := self._append(op, records, codecs, bad, done):
                 return seq
@@ -434,10 +435,10 @@ class Ingestor(Closing):
         with contextlib.suppress(*UNREACHABLE):
             self._committer.follow(self._table.snapshot())
 
-    def _divert(self, bad: Sequence[BadRow]) -> None:
+    def _divert(self, op: Op, bad: Sequence[BadRow]) -> None:
         if not bad:
             return
-        count = self._directory.reject(bad)
+        count = self._directory.reject(op, bad)
         with self._changed:
             self._rows_diverted += count
         telemetry.count("ingest.rows_diverted", count)
@@ -468,7 +469,7 @@ class Ingestor(Closing):
                 with self._committer.appending:
                     lost = self._committer.lost_by(codecs)
                     if lost is None and bad:
-                        self._divert(bad)
+                        self._divert(op, bad)
                         bad = ()
                     if lost is None and part == 1:
                         seq = self._log.append(op, now[0].key, now[0].value)
@@ -619,11 +620,12 @@ class Ingestor(Closing):
         """The diverted rows of this directory, in the order in which they were written.
 
         Returns:
-            ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row``, the
-            text of a row of NDJSON or CSV, or the row as NDJSON (String). Of rows that `lakelog
-            ingest` read, ``file`` (String) and ``line`` or, if it is not text, ``row_number``
-            (Int64, from 1). After a crash, or a write that failed, another row may occur twice, or
-            be accepted later.
+            ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, ``op`` (``PUT``,
+            or ``DELETE`` for keys that `delete` was given), and ``row``, the text of a row of
+            NDJSON or CSV, or the row as NDJSON (String). Of rows that `lakelog ingest` read,
+            ``file`` (String) and ``line`` or, if it is not text, ``row_number`` (Int64, from 1).
+            After a crash, or a write that failed, another row may occur twice, or be accepted
+            later.
         """
         return self._directory.rejected()
 

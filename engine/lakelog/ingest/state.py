@@ -60,6 +60,7 @@ from lakelog.wal.disk import (
     disk_errors,
     local_directory,
 )
+from lakelog.wal.frames import Op
 from lakelog.wal.log import Sync, WriteAheadLog, require_lock
 from lakelog.wal.placement import INGEST_FILE, LOG_FOLDER, has_segments, names_in, require_owner
 from lakelog.wal.writer import write_all
@@ -78,6 +79,7 @@ _REJECTED = {
     "file": pl.String(),
     "line": pl.Int64(),
     "row_number": pl.Int64(),
+    "op": pl.String(),
     "row": pl.String(),
 }
 """The columns of the file of diverted rows."""
@@ -378,9 +380,10 @@ class IngestDirectory:
         if self._log is not None:
             require_lock(self._log)
 
-    def reject(self, bad: Sequence[BadRow]) -> int:
-        """Append diverted rows, durably; returns their number. Rows of a file are not repeated if
-        their batch is read again, because it was not written after they were diverted.
+    def reject(self, op: Op, bad: Sequence[BadRow]) -> int:
+        """Append diverted rows, or keys of rows to delete, durably; returns their number. Rows of a
+        file are not repeated if their batch is read again, because it was not written after they
+        were diverted.
         """
         now = dt.datetime.now(dt.UTC).isoformat()
         rows: list[dict[str, Any]] = [
@@ -392,6 +395,7 @@ class IngestDirectory:
                 "file": each.file,
                 "line": each.line,
                 "row_number": each.row_number,
+                "op": op,
                 "row": each.row if isinstance(each.row, str) else _row_text(each.row),
             }
             for each in bad
