@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.features import Stance, listed
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
+from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
+from tests import handmade
 from tests.budget import share_of
+from tests.handmade import Handmade
 from tests.transaction.builders import column, struct, table
 
 RULES = DELTA.protocol_rules
@@ -233,6 +235,24 @@ def test_future_version_raises(new: Protocol) -> None:
 def test_column_mapping_without_reader_features_is_valid() -> None:
     new = Protocol(2, 7, None, ("appendOnly", "columnMapping", "invariants"))
     RULES.check_change(Protocol(1, 2), new)
+
+
+@pytest.mark.parametrize("feature", ["deletionVectors", "v2Checkpoint"])
+@pytest.mark.parametrize("listed_in", ["readerFeatures", "writerFeatures"])
+def test_table_with_a_feature_in_one_list_is_read_and_not_written(
+    tmp_path: Path, feature: str, listed_in: str
+) -> None:
+    lists: dict[str, list[str]] = {"readerFeatures": [], "writerFeatures": []} | {
+        listed_in: [feature]
+    }
+    log = Handmade(tmp_path)
+    log.commit(0, handmade.protocol(3, 7, **lists), handmade.metadata())
+    log.commit(1, handmade.add("a"))
+    assert log.table.snapshot().num_files() == 1
+    for write in (lambda: log.table.delete(None), log.table.checkpoint):
+        with pytest.raises(CorruptionError, match=f"'{feature}', but not in"):
+            write()
+    assert log.table.snapshot().version == 1
 
 
 def test_indextables_upgrade_uses_the_version_that_introduced_the_feature() -> None:

@@ -311,7 +311,9 @@ def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = AC
 
 
 def check_writers(table: TableConfiguration, path: str) -> None:
-    """Refuse protocols unknown to lakelog: a file of the log might lose what they add to it."""
+    """Refuse protocols that are invalid, or unknown to lakelog: a file of the log might lose what
+    they add to it.
+    """
     if unknown := table.rules.unknown_to_writers(table.protocol):
         raise UnsupportedFeatureError(
             "the rules of the protocol for writers and checkpoints are unknown to lakelog",
@@ -320,6 +322,8 @@ def check_writers(table: TableConfiguration, path: str) -> None:
             found=", ".join(unknown),
             hint="upgrade lakelog",
         )
+    if table.protocol.min_writer_version is not None:
+        table.rules.check_lists_of_table(table.protocol, path)
 
 
 def _schema(metadata: Metadata) -> contract.Struct | None:

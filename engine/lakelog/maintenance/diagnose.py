@@ -226,7 +226,7 @@ def _why_unwritable(state: State) -> str | None:
     """Why lakelog must not write checkpoints and checksums of a version; None if it may."""
     try:
         check_writers(state.table_configuration, state.log.table)
-    except UnsupportedFeatureError as error:
+    except (CorruptionError, UnsupportedFeatureError) as error:
         return f"{error.message}: {error.found}"
     return None
 

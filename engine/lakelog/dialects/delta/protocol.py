@@ -391,7 +391,9 @@ class DeltaProtocol(ProtocolRules):
             )
 
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
-        """Writer version 7 has a list, and reader version 3 requires it."""
+        """Writer version 7 has a list, reader version 3 requires it, and both lists have the
+        features of readers. `columnMapping` may be only in that of writers, as for other engines.
+        """
         writer = writer_version(protocol)
         if writer == _WRITER_LISTS and protocol.writer_features is None:
             raise CorruptionError(
@@ -406,6 +408,17 @@ class DeltaProtocol(ProtocolRules):
                 path=table,
                 expected=7,
                 found=writer,
+                hint="the protocol action violates the Delta protocol; repair the log",
+            )
+        readers = protocol.reader_features or ()
+        unlisted = set(_not_in_readers(protocol)) - {"columnMapping"}
+        for name in sorted(unlisted | set(readers).difference(protocol.writer_features or ())):
+            lacks = "writerFeatures" if name in readers else "readerFeatures"
+            raise CorruptionError(
+                f"the protocol has the feature {name!r}, but not in {lacks}",
+                path=table,
+                expected=f"{name} in readerFeatures and writerFeatures",
+                found=list(readers),
                 hint="the protocol action violates the Delta protocol; repair the log",
             )
 
@@ -446,17 +459,26 @@ class DeltaProtocol(ProtocolRules):
                     found=None if names is None else list(names),
                 )
         check_names(self, protocol)
-        for name in protocol.writer_features or ():
-            if name not in self.features or not self.features[name].reader:
-                continue
-            implied = name == "columnMapping" and reader == _READER_LISTS - 1
-            if not implied and name not in (protocol.reader_features or ()):
-                raise InvalidProtocolError(
-                    f"writerFeatures contains {name!r}, which must also be in readerFeatures",
-                    expected=f"{name} in readerFeatures, at reader version 3",
-                    found=list(protocol.reader_features or ()),
-                )
+        for name in _not_in_readers(protocol):
+            raise InvalidProtocolError(
+                f"writerFeatures contains {name!r}, which must also be in readerFeatures",
+                expected=f"{name} in readerFeatures, at reader version 3",
+                found=list(protocol.reader_features or ()),
+            )
 
 
 DELTA_PROTOCOL = DeltaProtocol()
 _BY_LOWER_NAME = {name.lower(): name for name in DELTA_PROTOCOL.features}
+
+
+def _not_in_readers(protocol: Protocol) -> list[str]:
+    """Features of readers that only writers are told of; reader version 2 implies one of them."""
+    told = set(protocol.reader_features or ())
+    if protocol.min_reader_version == _READER_LISTS - 1:
+        told.add("columnMapping")
+    known = DELTA_PROTOCOL.features
+    return [
+        name
+        for name in protocol.writer_features or ()
+        if name in known and known[name].reader and name not in told
+    ]
