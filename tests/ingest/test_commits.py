@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +476,33 @@ def test_background_thread_survives_any_failure_of_compaction(
         ingestor.write([{"id": 2}, {"id": 3}, {"id": 4}])
         with ingestor._changed:
             assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 5, 20)
+
+
+def test_rows_are_committed_during_a_compaction(table: lakelog.Table, directory: Path) -> None:
+    begins, ends = threading.Event(), threading.Event()
+
+    def compact() -> None:
+        begins.set()
+        ends.wait(60)
+        raise ValueError("of a library")
+
+    table.compact = compact  # type: ignore[method-assign, assignment]
+    ingestor = quiet(table, directory, compact_after_seconds=0.0, max_rows=3)
+    for number in range(2):
+        ingestor.write({"id": number})
+        ingestor.flush()
+    assert begins.wait(30)
+    ingestor.write([{"id": 2}, {"id": 3}, {"id": 4}])
+    with ingestor._changed:
+        assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 5, 30)
+    closing = threading.Thread(target=ingestor.close)
+    closing.start()
+    while not ingestor.is_closed:
+        time.sleep(0.01)
+    quiet(table, directory).close()  # the directory is free
+    assert closing.is_alive()
+    ends.set()
+    closing.join()
 
 
 def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:

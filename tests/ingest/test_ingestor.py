@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -494,6 +495,44 @@ def test_asynchronous_calls_after_close_raise_and_closing_twice_does_not(
 
     asyncio.run(main())
     assert ids(table.scan()) == [1]
+
+
+def test_asynchronous_close_that_was_cancelled_ends_nevertheless(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+
+    async def main() -> None:
+        inner = quiet(table, directory)
+        ingestor = lakelog.AsyncIngestor(inner, threads=1)
+        await ingestor.write({"id": 1})
+        monkeypatch.setattr(inner, "offsets", lambda: free.wait(30))
+        busy = asyncio.create_task(ingestor.offsets())
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ingestor.close(), 0.1)
+        free.set()
+        await ingestor.close()
+        assert inner.is_closed
+        await busy
+
+    asyncio.run(main())
+    assert ids(table.scan()) == [1]
+
+
+def test_ingestor_whose_close_was_interrupted_continues_to_commit(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with lakelog.Ingestor(table, directory, max_seconds=0.0, sync="none") as ingestor:
+        monkeypatch.setattr(ingestor._threads[0], "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ingestor.close()
+        ingestor.write({"id": 1})
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 1, 30)
 
 
 def test_asynchronous_close_does_not_wait_for_writes_that_wait_for_space(

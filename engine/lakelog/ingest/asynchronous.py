@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -39,6 +40,7 @@ class AsyncIngestor:
         self._ingestor = ingestor
         threads = require_int("threads", threads, 1, 1024)
         self._pool = Pool(threads, thread_name_prefix="lakelog-ingest-call")
+        self._closing: Future[None] | None = None
 
     @property
     def ingestor(self) -> Ingestor:
@@ -72,14 +74,19 @@ class AsyncIngestor:
         return self._ingestor.status()
 
     async def close(self, *, flush: bool = True) -> None:
-        """`Ingestor.close`, after the calls that are in progress."""
+        """`Ingestor.close`, after the calls that are in progress. If the awaiting task is
+        cancelled, the Ingestor is closed nevertheless, and another call waits for that.
+        """
         if self._ingestor.is_closed:
             return
         self._ingestor._begin_closing()  # noqa: SLF001 - else calls that wait would delay it
+        if self._closing is None:
+            self._closing = self._pool.submit(partial(self._ingestor.close, flush=flush))
         try:
-            await self._call(partial(self._ingestor.close, flush=flush))
+            await asyncio.shield(asyncio.wrap_future(self._closing))
         finally:
-            self._pool.shutdown(wait=False)
+            if self._closing.done():
+                self._pool.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -601,6 +601,22 @@ def _require_writable(table: Table, state: IngestState) -> None:
     _merge_changes(table, changes, deleted, state)
 
 
+def compacted(table: Table) -> bool:
+    """Compact the small files of a table; whether that succeeded."""
+    try:
+        report = table.compact()
+    except Exception as error:  # noqa: BLE001 - compaction is repeated later
+        telemetry.event("ingest.compaction_failed", path=table.path, reason=str(error))
+        return False
+    telemetry.event(
+        "ingest.compacted",
+        path=table.path,
+        files=report.num_files,
+        removed_files=report.num_removed_files,
+    )
+    return True
+
+
 def lost_between_parts(column: str, path: str) -> StreamMismatchError:
     """The error for a batch whose first parts are in the log, and whose other rows do not fit."""
     return StreamMismatchError(

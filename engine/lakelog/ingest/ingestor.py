@@ -29,6 +29,7 @@ from lakelog.ingest.committer import (
     Codecs,
     Committed,
     Committer,
+    compacted,
     is_fatal,
     lost_between_parts,
     new_state,
@@ -214,7 +215,6 @@ class Ingestor(Closing):
             self._delay_s = 0.0
             self._retry_at_s = self._compact_at_s = 0.0
             self._small_commits = 0
-            self._is_closing = False
             if snapshot is not None:
                 self._committer.settle(self._note)
             waiting = self._committer.waiting()
@@ -222,8 +222,7 @@ class Ingestor(Closing):
         except BaseException:
             self._log.close()
             raise
-        self._thread = threading.Thread(target=self._run, name="lakelog-ingest", daemon=True)
-        self._thread.start()
+        self._start()
 
     def _opened_state(self, key: tuple[str, ...] | None) -> tuple[IngestState, Snapshot | None]:
         """The state of the directory, and the table's; None if the table cannot be reached."""
@@ -694,52 +693,54 @@ class Ingestor(Closing):
                 self._small_commits += done.rows < self._max_rows
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _start(self) -> None:
+        """Start the background threads; again, if `close` was interrupted while it waited."""
+        self._is_closing = False
+        work = (
+            (self._seconds_until_commit, lambda: self._drain(lambda: self._is_closing)),
+            (self._seconds_until_compact, self._compact),
+        )
+        self._threads = [
+            threading.Thread(target=self._run, args=each, name="lakelog-ingest", daemon=True)
+            for each in work[: 1 if self._compact_after_s is None else 2]
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, seconds_until_due: Callable[[], float | None], work: Callable[[], None]) -> None:
         while True:
             with self._changed:
-                wait_s = self._seconds_until_due()
                 if self._is_closing:
                     return
+                wait_s = seconds_until_due()
                 if wait_s is None or wait_s > 0:
                     self._changed.wait(_limited(wait_s))
                     continue
-                backlog = self._backlog_rows > 0 or self._backlog_bytes > 0
-            if not backlog:
-                self._compact()
-                continue
             with contextlib.suppress(LakelogError):  # it is in `status`, and retried
-                self._drain(lambda: self._is_closing)
+                work()
 
-    def _seconds_until_due(self) -> float | None:
+    def _seconds_until_commit(self) -> float | None:
+        if self._backlog_rows <= 0 and self._backlog_bytes <= 0:
+            return None
         now = self._clock()
-        if self._backlog_rows > 0 or self._backlog_bytes > 0:
-            due = now if self._is_full else self._oldest_s + self._max_seconds
-            return max(due, self._retry_at_s) - now
-        if self._compact_after_s is not None and self._small_commits > 1:
-            return max(self._last_write_s + self._compact_after_s, self._compact_at_s) - now
-        return None
+        due = now if self._is_full else self._oldest_s + self._max_seconds
+        return max(due, self._retry_at_s) - now
+
+    def _seconds_until_compact(self) -> float | None:
+        if self._backlog_rows > 0 or self._small_commits < 2 or self._compact_after_s is None:
+            return None
+        return max(self._last_write_s + self._compact_after_s, self._compact_at_s) - self._clock()
 
     def _compact(self) -> None:
-        small = self._small_commits
-        try:
-            report = self._table.compact()
-        except Exception as error:  # noqa: BLE001 - compaction is repeated later
-            with self._changed:
-                self._compact_at_s = self._clock() + _MOST_DELAY_S
-            telemetry.event("ingest.compaction_failed", path=self._table.path, reason=str(error))
-            return
+        small, is_done = self._small_commits, compacted(self._table)
         with self._changed:
-            self._small_commits -= small
+            self._small_commits -= small if is_done else 0
+            self._compact_at_s = self._clock() + (0.0 if is_done else _MOST_DELAY_S)
             self._changed.notify_all()
-        telemetry.event(
-            "ingest.compacted",
-            path=self._table.path,
-            files=report.num_files,
-            removed_files=report.num_removed_files,
-        )
 
     def close(self, *, flush: bool = True) -> None:
-        """Commit the durable rows, and release the directory. Can be called repeatedly.
+        """Commit the durable rows, release the directory, and wait for a compaction that has begun.
+        Can be called repeatedly.
 
         Args:
             flush: False leaves the rows in the log; a later Ingestor commits them.
@@ -765,7 +766,11 @@ class Ingestor(Closing):
             self._changed.notify_all()
 
     def _close(self, *, flush: bool) -> None:
-        self._thread.join()
+        try:
+            self._threads[0].join()
+        except BaseException:
+            self._start()
+            raise
         try:
             if flush and self._log.current_seq_num() > self._log.truncated_to:
                 self._drain()
@@ -778,6 +783,7 @@ class Ingestor(Closing):
         finally:
             self._access.is_closed = True
             self._log.close()
+            self._threads[-1].join()
 
     def __repr__(self) -> str:
         return f"Ingestor({self._table.path!r}, {self.directory!r})"
