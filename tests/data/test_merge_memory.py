@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import lakelog
+from lakelog.errors import LakelogError, UnavailableError
 
 ROWS, STEP = 50_000, 1_000
 LIMIT_MB = 32
@@ -70,3 +74,25 @@ def test_memory_of_a_merge_is_bounded_by_its_limit(tmp_path: Path) -> None:
         lakelog.open(tmp_path).scan().select(pl.len(), pl.col("text").str.starts_with("new").sum())
     )
     assert found.collect().row(0) == (ROWS + ROWS // 2, ROWS)
+
+
+def test_errors_of_the_source_and_of_its_temporary_file_are_distinct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1]}))
+    rows = pl.DataFrame({"id": range(10)}).to_arrow().to_batches()
+
+    def upsert(batches: Iterable[pa.RecordBatch]) -> None:
+        reader = pa.RecordBatchReader.from_batches(rows[0].schema, batches)
+        lakelog.open(tmp_path / "t").upsert(reader, on="id", memory_limit=1)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows
+        raise OSError("connection lost")
+
+    with pytest.raises(OSError, match="connection lost") as raised:
+        upsert(failing())
+    assert not isinstance(raised.value, LakelogError)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(UnavailableError, match="cannot be written to disk"):
+        upsert(rows)

@@ -1,9 +1,8 @@
 """`Merge`: inserts, updates and deletes rows by comparing the table with other rows, in one commit.
 
-The keys of the source are in memory. Its rows are too, or, if they exceed a share of the memory
-limit, in a temporary file that is mapped into memory. Files of the target that cannot hold one of
-the keys are not opened; the others are read in batches, and each batch is joined with the keys.
-Matched source rows are remembered, and the others are inserted at the end.
+The keys of the source are in memory; `data.merge_source` holds its rows. Files of the target that
+cannot hold one of the keys are not opened; the others are read in batches, and each batch is joined
+with the keys. Matched source rows are remembered, and the others are inserted at the end.
 
 In clauses, the structs ``source`` and ``target`` hide columns of these names.
 
@@ -12,8 +11,6 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand). Delta protocol, Deletion Vect
 
 from __future__ import annotations
 
-import mmap
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,31 +24,23 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.arrow_arrays import as_int64
-from lakelog.data.conform import (
-    Conform,
-    Incoming,
-    given_part,
-    has_equivalent,
-    require_fields,
-    unknown_column,
-)
+from lakelog.data.conform import Incoming, unknown_column
 from lakelog.data.files import ReadPlan
 from lakelog.data.merge_condition import (
     SOURCE,
     TARGET,
     MergeCondition,
     require_known,
-    type_of_numbers,
     without_side,
 )
+from lakelog.data.merge_source import MergeSource
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import GIVE_FIELDS, Assignments
-from lakelog.data.write import slices
 from lakelog.display import path_text
-from lakelog.errors import InvalidInputError, UnavailableError, naming_table
+from lakelog.errors import InvalidInputError, naming_table
 from lakelog.input_validation import as_names
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -71,8 +60,6 @@ if TYPE_CHECKING:
 Kind = Literal["update", "delete", "insert"]
 
 _T, _S = "\0target row", "\0source row"
-_PIECE_ROWS = 1 << 16
-_SOURCE_SHARE, _INSERT_SHARE = 4, 32  # fractions of the memory limit
 _GIVE_FIELDS = (
     'give all fields, or pass schema_mode="merge": fields of structs keep their values in the '
     "table, those of array elements and map values are null"
@@ -234,7 +221,8 @@ class Merge:
         elif new := [f for f in assigned if commit.snapshot.schema.field(f.name) is None]:
             raise unknown_column(new[0], commit.snapshot.schema)
         taken = {name for each in self._clauses for name in each.taken(incoming.schema.names)}
-        source = _Source.of(incoming, commit.snapshot.schema, on.keys, taken, self._memory_limit)
+        schema = commit.snapshot.schema
+        source = MergeSource.of(incoming, schema, on.keys, taken, self._memory_limit)
         commit.parameters |= {
             "predicate": on.parameter,
             **_clause_parameters("matchedPredicates", self._matched),
@@ -307,113 +295,6 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
         "numTargetRowsDeleted": done.deleted,
         "numOutputRows": done.inserted + done.updated + done.copied,
     }
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The rows to merge, in pieces, with the keys and the columns `taken` as values in the target's
-    types, without struct fields that they lack; `starts` are the numbers of each piece's first row,
-    and of all rows.
-    """
-
-    frames: Sequence[pl.DataFrame]
-    starts: NDArray[np.int64]
-    schema: contract.Struct
-    insert_rows: int
-
-    @staticmethod
-    def of(
-        incoming: Incoming,
-        target: contract.Struct,
-        keys: Mapping[str, str],
-        taken: Collection[str],
-        memory_limit: int | None,
-    ) -> _Source:
-        of_target = {field.name.lower(): field.type for field in target.fields}
-        names = {name: name.lower() for name in incoming.schema.names}
-        names |= {ours: name.lower() for name, ours in keys.items()}
-        given = {field.name: field.type for field in incoming.schema}
-        taken = {*taken, *keys.values()}
-        known = {
-            ours: given_part(of_target[name], given[ours])
-            for ours, name in names.items()
-            if name in of_target and (ours in taken or not has_equivalent(given[ours]))
-        }
-        for ours in keys.values():  # a number that the target's type lacks matches nothing
-            known[ours] = type_of_numbers(of_target[names[ours]], given[ours]) or known[ours]
-        for name, ours in keys.items():
-            key = contract.Field(ours, of_target[name.lower()])
-            require_fields(key, given[ours], f"the key {ours!r} of the merge's source")
-        incoming = incoming.storable(known)
-        own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
-        types = known | {field.name: field.type for field in own.fields}
-        fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
-        conform = Conform(fields)
-        pieces = (piece for batch in incoming.batches for piece in slices(batch, _PIECE_ROWS))
-        frames = map(pl.DataFrame, map(conform.table, pieces))
-        held: list[pl.DataFrame] = [pl.DataFrame(pa.Table.from_batches([], conform.schema))]
-        left = memory_limit and memory_limit // _SOURCE_SHARE
-        for frame in frames:
-            held.append(frame)
-            if left is not None and (left := left - int(frame.estimated_size())) < 0:
-                held = _mapped(chain(held, frames))
-                break
-        else:
-            held = [pl.concat(held, rechunk=True)]
-        starts = np.cumsum([0, *(frame.height for frame in held)])
-        at_once = _PIECE_ROWS
-        if memory_limit is not None:
-            size = sum(int(frame.estimated_size()) for frame in held)
-            row_bytes = 1 + size // max(1, int(starts[-1]))
-            at_once = max(1, min(at_once, memory_limit // _INSERT_SHARE // row_bytes))
-        return _Source(held, starts, contract.Struct(tuple(fields)), at_once)
-
-    @property
-    def height(self) -> int:
-        """The number of rows."""
-        return int(self.starts[-1])
-
-    def gather(self, numbers: NDArray[np.int64]) -> pl.DataFrame:
-        """Rows by their numbers."""
-        if len(self.frames) == 1:
-            return self.frames[0][numbers]
-        # By frame, because Polars would first copy a frame of several pieces.
-        order = np.argsort(numbers, kind="stable")
-        ends = np.searchsorted(numbers[order], self.starts)
-        parts = [
-            frame[numbers[order[low:high]] - start]
-            for frame, start, low, high in zip(
-                self.frames, self.starts, ends, ends[1:], strict=False
-            )
-            if low < high
-        ]
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return pl.concat(parts, rechunk=True)[back] if parts else self.frames[0].clear()
-
-
-def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
-    """The rows in a temporary file that is mapped into memory."""
-    try:
-        with tempfile.TemporaryFile(prefix="lakelog-") as file:
-            writer = None
-            for frame in frames:
-                table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # without a copy
-                writer = writer or pa.ipc.new_file(file, table.schema)
-                writer.write_table(table)
-            assert writer is not None
-            writer.close()
-            file.flush()
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            reader = pa.ipc.open_file(pa.py_buffer(content))
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-            return [pl.DataFrame(pl.from_arrow(batch, rechunk=False)) for batch in batches]
-    except OSError as cause:
-        raise UnavailableError(
-            f"the source of the merge cannot be written to disk: {cause}",
-            path=tempfile.gettempdir(),
-            hint="free disk space there, set TMPDIR to a larger disk, or raise the memory limit",
-        ) from cause
 
 
 class _Effect:
@@ -536,7 +417,7 @@ class _Merging(Change):
     def __init__(
         self,
         snapshot: LogSnapshot,
-        source: _Source,
+        source: MergeSource,
         on: MergeCondition,
         matched: Sequence[_Clause],
         not_matched: Sequence[_Clause],
