@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -117,29 +118,33 @@ class MergeSource:
 
 
 def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
-    """The rows in a temporary file that is mapped into memory."""
-    is_of_source = False  # an error of the source, which is read by taking a frame
-    try:
-        with tempfile.TemporaryFile(prefix="lakelog-") as file:
-            writer = None
-            is_of_source = True
-            for frame in frames:
-                is_of_source = False
-                table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # without a copy
+    """The rows in a temporary file that is mapped into memory. Errors of their source are raised as
+    they are.
+    """
+    with ExitStack() as stack:
+        with _on_disk():
+            file = stack.enter_context(tempfile.TemporaryFile(prefix="lakelog-"))
+        writer = None
+        for frame in frames:
+            table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # without a copy
+            with _on_disk():
                 writer = writer or pa.ipc.new_file(file, table.schema)
                 writer.write_table(table)
-                is_of_source = True
-            is_of_source = False
-            assert writer is not None
+        assert writer is not None
+        with _on_disk():
             writer.close()
             file.flush()
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             reader = pa.ipc.open_file(pa.py_buffer(content))
             batches = map(reader.get_batch, range(reader.num_record_batches))
             return [pl.DataFrame(pl.from_arrow(batch, rechunk=False)) for batch in batches]
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
     except OSError as cause:
-        if is_of_source:
-            raise
         raise UnavailableError(
             f"the source of the merge cannot be written to disk: {cause}",
             path=tempfile.gettempdir(),
