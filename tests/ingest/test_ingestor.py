@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import decimal
+import errno
 import re
 import shutil
 import threading
@@ -646,6 +647,29 @@ def test_error_of_a_later_batch_of_a_stream_names_the_durable_rows(
             ingestor.write(pa.RecordBatchReader.from_batches(schema, interrupted()))
         assert "rows 1 to 10 of the call are durable" in source.value.__notes__[0]
     assert ids(table.scan()) == sorted([*range(20), *range(10)])
+
+
+def test_rows_whose_outcome_is_unknown_are_not_to_be_written_again(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": range(10)})
+        monkeypatch.setattr(LocalFile, "sync", fail)
+        yield pa.record_batch({"id": range(10, 20)})
+
+    schema = pa.schema({"id": pa.int64()})
+    ingestor = quiet(table, directory, sync="sync")
+    with pytest.raises(OutcomeUnknownError) as raised:
+        ingestor.write(pa.RecordBatchReader.from_batches(schema, batches()))
+    assert "rows 1 to 10 of the call are durable" in str(raised.value.hint)
+    assert "write only" not in str(raised.value.hint)
+    monkeypatch.undo()
+    ingestor.close(flush=False)
+    quiet(table, directory).close()
+    assert ids(table.scan())[:10] == list(range(10))
 
 
 def test_error_of_a_later_part_of_a_long_batch_names_the_rows_that_remain(

@@ -28,7 +28,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.errors import LakelogError
+from lakelog.errors import LakelogError, OutcomeUnknownError
 
 EMPTY, JSON, ARROW = 0, 1, 2
 HEADER = struct.Struct("<BI")
@@ -85,7 +85,9 @@ class DurableRows:
             yield
         except Exception as error:
             if self._rows:
-                text = f"rows 1 to {self._rows} of the call are durable: write only the later ones"
+                text = f"rows 1 to {self._rows} of the call are durable"
+                if not isinstance(error, OutcomeUnknownError):  # else the later ones may be, too
+                    text += ": write only the later ones"
                 if isinstance(error, LakelogError):
                     error.hint = f"{error.hint}; {text}" if error.hint else text
                 else:
