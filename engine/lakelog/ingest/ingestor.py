@@ -758,9 +758,7 @@ class Ingestor(Closing):
                 self._close(flush=flush)
 
     def _begin_closing(self) -> None:
-        """Writers no longer wait for space in the backlog, and nothing is committed until `close`
-        does.
-        """
+        """Writers no longer wait for space, and only `close` commits."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
