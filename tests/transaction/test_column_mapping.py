@@ -113,6 +113,22 @@ def test_the_greatest_id_cannot_be_set_or_removed(tmp_path: Path) -> None:
     lakelog.create(tmp_path / "0", schema, mode="overwrite", configuration=properties)
 
 
+def test_table_without_mapping_drops_ids_and_names_of_another_tables_schema(
+    tmp_path: Path,
+) -> None:
+    inner = pl.Struct({"x": pl.Int64})
+    schema = {"a": pl.Int64, "s": pl.List(inner)}
+    source = lakelog.create(tmp_path / "t", schema, configuration=BY_NAME, upkeep=False)
+    given = source.snapshot().schema
+    table = lakelog.create(tmp_path / "0", given, upkeep=False)
+    added = [replace(field, name=f"new_{field.name}") for field in given.fields]
+    table.alter.add_columns(contract.Struct(tuple(added)))
+    assert "delta.columnMapping" not in (table.snapshot().metadata.schema_string or "")
+    table.alter.set_properties(BY_NAME)
+    names = {name for _, name in mapping_of(table.snapshot().metadata).values()}
+    assert names == {"a", "s", "x", "new_a", "new_s"}
+
+
 def test_new_table_has_the_greatest_id_of_the_table_whose_properties_it_takes(
     tmp_path: Path,
 ) -> None:

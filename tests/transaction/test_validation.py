@@ -210,6 +210,7 @@ class TestMapping:
             ((column("a", meta={"delta.columnMapping.id": "1"}),), "no id"),
             ((mapped("a", 1), mapped("b", 1)), "the same id"),
             ((mapped("a", 1), mapped("b", 2, physical="col-1")), "the same physical name"),
+            ((mapped("a", 1), mapped("b", 2, physical="COL-1")), "the same physical name"),
             ((mapped("a", 1), mapped("s", 2, struct(column("x")))), "no id"),
             ((mapped("a", 3),), "maxColumnId"),
         ],

@@ -151,7 +151,8 @@ def with_identity_marks(schema: contract.Struct, marks: Mapping[str, int]) -> co
     )
 
 
-MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_OF_MAPPING = "delta.columnMapping."
+MAX_COLUMN_ID = f"{_OF_MAPPING}maxColumnId"
 CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 _MAPPED = ("name", "id")
 
@@ -232,6 +233,29 @@ def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
     if was_mapped:
         found |= {k: v for k, v in field.metadata.items() if k in found or k == contract.COLUMN_ID}
     return found
+
+
+def _without_mapping(metadata: Metadata, before: Metadata | None) -> Metadata:
+    """The metadata of a table without mapping: ids and physical names of new columns, as of another
+    table's schema, are dropped, because Delta on Spark would never enable mapping again.
+    """
+    text = metadata.schema_string
+    if text is None or _OF_MAPPING not in text:
+        return metadata
+    old = before.schema if before is not None else contract.Struct(())
+    known = {at.path: at.field.metadata for at in fields_of(old)}
+
+    def bare(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
+        own = known.get(path, {})
+        kept = {
+            key: value
+            for key, value in field.metadata.items()
+            if not key.startswith(_OF_MAPPING) or own.get(key) == value
+        }
+        return replace(field, metadata=kept)
+
+    settled = _each_field(contract.parse_schema(text), (), bare)
+    return replace(metadata, schema_string=orjson.dumps(contract.to_json(settled)).decode())
 
 
 def _each_field(
@@ -365,8 +389,10 @@ def settled_metadata(
     if table.column_mapping != "none":
         settled = assign(settled, before, runtime.new_id, is_replaced)
         assigned = settled.configuration.get(MAX_COLUMN_ID)
-    elif given is None and not table.supports("columnMapping"):
-        return settled  # no column had an id
+    else:
+        settled = _without_mapping(settled, before)
+        if given is None and not table.supports("columnMapping"):
+            return settled  # no column had an id
     if before is None and given and given.isdecimal() and int(given) >= int(assigned or 0):
         # As of a table with dropped columns, whose schema and properties the new one has.
         return replace(settled, configuration={**settled.configuration, MAX_COLUMN_ID: given})

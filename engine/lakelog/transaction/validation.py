@@ -346,13 +346,13 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
             )
         ids[number] = at.text
     for path, struct in _structs(schema):
-        names = Counter(contract.physical_name(f, "name") for f in struct.fields)
+        names = Counter(contract.physical_name(f, "name").lower() for f in struct.fields)
         for name, count in names.items():
             if count > 1:
                 raise InvalidMetadataError(
                     "two columns have the same physical name",
                     column=path or None,
-                    expected="unique physical names",
+                    expected="unique physical names, in any case",
                     found=name,
                 )
     key = "delta.columnMapping.maxColumnId"

@@ -472,13 +472,13 @@ _BY_LOWER_NAME = {name.lower(): name for name in DELTA_PROTOCOL.features}
 
 
 def _not_in_readers(protocol: Protocol) -> list[str]:
-    """Features of readers that only writers are told of; reader version 2 implies one of them."""
-    told = set(protocol.reader_features or ())
+    """Features of readers that only writerFeatures contains; reader version 2 implies one."""
+    there = set(protocol.reader_features or ())
     if protocol.min_reader_version == _READER_LISTS - 1:
-        told.add("columnMapping")
+        there.add("columnMapping")
     known = DELTA_PROTOCOL.features
     return [
         name
         for name in protocol.writer_features or ()
-        if name in known and known[name].reader and name not in told
+        if name in known and known[name].reader and name not in there
     ]
