@@ -264,6 +264,28 @@ def test_failed_write_keeps_the_rows_and_leaves_no_orphan_file(nth: int) -> None
     assert {n for n in present if not n.startswith("_delta_log/")} <= named
 
 
+@pytest.mark.parametrize("step", ["_counted", "_still_there"])
+def test_interrupt_after_files_were_written_leaves_no_orphan_file(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = new_table(tmp_path, 6), lakelog.open(tmp_path, upkeep=False)
+    real = read_files
+
+    def meanwhile(*args: Any, **more: Any) -> Any:
+        other.delete(pl.col("p") == "a")
+        return real(*args, **more)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bin_rewrite, "read_files", meanwhile)
+    monkeypatch.setattr(f"lakelog.data.compact.{step}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.compact()
+    named = set(table.actions().collect()["path"].drop_nulls())
+    assert {str(f.relative_to(tmp_path)) for f in tmp_path.glob("p=*/*.parquet")} <= named
+
+
 def test_invalid_order_raises(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t", 2)
     for columns, text in (("p", "partition column"), ("nope", "no column 'nope'")):

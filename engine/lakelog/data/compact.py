@@ -305,7 +305,6 @@ def compact(
     log: Log, begin: Begin, request: Compaction, progress: Progress | None = None
 ) -> CompactReport:
     """Compact in this process; see `lakelog.table.Table.compact`."""
-    store = log.store
 
     def run(
         rewriter: BinRewriter, parts: Sequence[tuple[int, pl.DataFrame]]
@@ -313,10 +312,9 @@ def compact(
         done: dict[int, BinResult] = {}
         try:
             for number, files in parts:
-                done[number] = rewriter.rewrite(number, files, store, log.clock)
+                done[number] = rewriter.rewrite(number, files, log.store, log.clock)
         except BaseException:
-            for made in done.values():
-                discard(store, [] if made.adds is None else made.adds["path"].to_list())
+            _discard_results(log, done)
             raise
         return done
 
@@ -351,7 +349,7 @@ def compact_bins(
         source = ReadPlan.of(snapshot, storage_options=request.storage_options, row_ids=True)
         copies = target.with_row_ids(source.row_ids)
         rewriter = BinRewriter(source, copies, order, request.workers)
-        made = _rewritten(rewriter, snapshot, first_bins(bins, request.commit_bytes), run)
+        made = _rewritten(log, rewriter, snapshot, first_bins(bins, request.commit_bytes), run)
         before = (total.commits, len(total.left))
         _committed(log, begin, made, request, target.target_file_bytes, total)
         fruitless = 0 if (total.commits, len(total.left)) != before else fruitless + 1
@@ -442,25 +440,29 @@ def _planned(
 
 
 def _rewritten(
-    rewriter: BinRewriter, snapshot: LogSnapshot, files: pl.DataFrame, run: RunBins
+    log: Log, rewriter: BinRewriter, snapshot: LogSnapshot, files: pl.DataFrame, run: RunBins
 ) -> _Round:
     parts = [(int(p[_BIN][0]), p) for p in files.partition_by(_BIN, maintain_order=True)]
     answers = run(rewriter, parts)
-    done = {number: made for number, made in answers.items() if made.adds is not None}
-    adds = [
-        made.adds.with_columns(pl.lit(number, pl.UInt32).alias(_BIN))
-        for number, made in done.items()
-        if made.adds is not None
-    ]
-    made = _Round(
-        snapshot,
-        rewriter.order,
-        files,
-        pl.concat(adds) if adds else _no_adds(),
-        pl.concat([made.unread for made in answers.values()]),
-        {number: made.rows for number, made in done.items()},
-    )
-    return _counted(made)
+    try:
+        done = {number: made for number, made in answers.items() if made.adds is not None}
+        adds = [
+            made.adds.with_columns(pl.lit(number, pl.UInt32).alias(_BIN))
+            for number, made in done.items()
+            if made.adds is not None
+        ]
+        made = _Round(
+            snapshot,
+            rewriter.order,
+            files,
+            pl.concat(adds) if adds else _no_adds(),
+            pl.concat([made.unread for made in answers.values()]),
+            {number: made.rows for number, made in done.items()},
+        )
+        return _counted(made)
+    except BaseException:  # such as an interrupt
+        _discard_results(log, answers)
+        raise
 
 
 def _counted(made: _Round) -> _Round:
@@ -508,7 +510,11 @@ def _committed(
         try:
             total.version = _commit(log, begin, made, version, request, target_bytes)
         except ConflictError:
-            made, version = _still_there(begin, made)
+            try:
+                made, version = _still_there(begin, made)
+            except BaseException:
+                _discard(log, first, None)
+                raise
             continue
         except (OutcomeUnknownError, UnavailableError):
             raise  # the commit may still appear: nothing is deleted
@@ -585,6 +591,12 @@ def _still_there(begin: Begin, made: _Round) -> tuple[_Round, int]:
         live, on=actions.KEY, how="left", nulls_equal=True, maintain_order="left"
     )
     return replace(left, files=files.select(made.files.columns)), now.version
+
+
+def _discard_results(log: Log, results: Mapping[int, BinResult]) -> None:
+    """Delete the new files of bins that are in no round yet."""
+    for made in results.values():
+        discard(log.store, [] if made.adds is None else made.adds["path"].to_list())
 
 
 def _discard(log: Log, first: _Round, kept: _Round | None) -> None:
