@@ -96,3 +96,8 @@ def test_errors_of_the_source_and_of_its_temporary_file_are_distinct(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(UnavailableError, match="cannot be written to disk"):
         upsert(rows)
+    if Path("/dev/full").exists():
+        full = Path("/dev/full").open
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full("w+b"))
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            upsert(rows)

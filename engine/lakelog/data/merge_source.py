@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -121,9 +121,9 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
     """The rows in a temporary file that is mapped into memory. Errors of their source are raised as
     they are.
     """
-    with ExitStack() as stack:
-        with _on_disk():
-            file = stack.enter_context(tempfile.TemporaryFile(prefix="lakelog-"))
+    with _on_disk():
+        file = tempfile.TemporaryFile(prefix="lakelog-")  # noqa: SIM115 - closed below
+    try:
         writer = None
         for frame in frames:
             table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # without a copy
@@ -138,6 +138,9 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
             reader = pa.ipc.open_file(pa.py_buffer(content))
             batches = map(reader.get_batch, range(reader.num_record_batches))
             return [pl.DataFrame(pl.from_arrow(batch, rechunk=False)) for batch in batches]
+    finally:
+        with suppress(OSError):  # a full disk fails here again, and its error is raised already
+            file.close()
 
 
 @contextmanager
