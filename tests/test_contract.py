@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.errors import InternalError, InvalidInputError
+from lakelog.errors import CorruptionError, InternalError, InvalidInputError
 from lakelog.model import actions, contract
 from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from tests import handmade
+from tests.handmade import Handmade
 
 PRIMITIVES: dict[str, tuple[pl.DataType, pa.DataType]] = {
     "string": (pl.String(), pa.string()),
@@ -230,3 +233,22 @@ def test_schema_is_printed_as_a_line_per_field() -> None:
         "days array<struct>",
         "days.element.day date",
     ]
+
+
+def test_schema_of_too_many_levels_is_refused(tmp_path: Path) -> None:
+    for levels, is_readable in ((50, True), (51, False), (5_000, False)):
+        before, after = '{"type":"array","containsNull":true,"elementType":', "}"
+        type_ = before * (levels - 1) + '"long"' + after * (levels - 1)
+        field = f'{{"name":"a","type":{type_},"nullable":true,"metadata":{{}}}}'
+        text = f'{{"type":"struct","fields":[{field}]}}'
+        log = Handmade(tmp_path / str(levels))
+        log.commit(0, handmade.protocol(), handmade.metadata(schemaString=text))
+        if is_readable:
+            value: Any = 1
+            for _ in range(levels - 1):
+                value = [value]
+            log.table.append(pl.DataFrame({"a": [value]}))
+            assert log.table.to_polars().row(0) == (value,)
+            continue
+        with pytest.raises(CorruptionError, match="at most 50 levels"):
+            log.table.to_polars()

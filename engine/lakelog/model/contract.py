@@ -58,6 +58,7 @@ _JSON = tuple(f"delta.identity.{name}" for name in ("start", "step", "allowExpli
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _MAX_PRECISION = 38
+_MOST_LEVELS = 50
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
     "void variant".split()
@@ -163,7 +164,7 @@ def parse_schema(text: str) -> Struct:
         raise InvalidInputError(
             "schema is not Spark StructType JSON",
             found=text[:200],
-            expected='{"type":"struct","fields":[...]}',
+            expected=f'{{"type":"struct","fields":[...]}}, of at most {_MOST_LEVELS} levels',
             hint="check metaData.schemaString of the table",
         ) from cause
     if not isinstance(parsed, Struct):
@@ -171,8 +172,10 @@ def parse_schema(text: str) -> Struct:
     return parsed
 
 
-def parse_type(raw: Any) -> DataType:
-    """A type of StructType JSON, parsed: its name, or an object."""
+def parse_type(raw: Any, levels: int = _MOST_LEVELS) -> DataType:
+    """A type of StructType JSON, parsed: its name, or an object of not more than these levels."""
+    if levels < 0:
+        raise RecursionError  # deeper files cannot be read: Parquet limits their levels
     if isinstance(raw, str):
         if raw == "decimal":
             return Decimal(10, 0)
@@ -191,7 +194,7 @@ def parse_type(raw: Any) -> DataType:
             tuple(
                 Field(
                     str(f["name"]),
-                    parse_type(f["type"]),
+                    parse_type(f["type"], levels - 1),
                     bool(f.get("nullable", True)),
                     f.get("metadata") or {},
                 )
@@ -199,15 +202,17 @@ def parse_type(raw: Any) -> DataType:
             )
         )
     if kind == "array":
-        return Array(parse_type(raw["elementType"]), bool(raw.get("containsNull", True)))
+        return Array(
+            parse_type(raw["elementType"], levels - 1), bool(raw.get("containsNull", True))
+        )
     if kind == "map":
         return Map(
-            parse_type(raw["keyType"]),
-            parse_type(raw["valueType"]),
+            parse_type(raw["keyType"], levels - 1),
+            parse_type(raw["valueType"], levels - 1),
             bool(raw.get("valueContainsNull", True)),
         )
     if kind == "udt":
-        return parse_type(raw["sqlType"])
+        return parse_type(raw["sqlType"], levels - 1)
     raise ValueError(f"unknown type {kind!r}")
 
 
