@@ -231,7 +231,7 @@ class Ingestor(Closing):
             raise CorruptionError(
                 "the state of the ingest directory is missing",
                 path=self._directory.state_path,
-                hint="restore the file from a copy of the whole directory",
+                hint="restore the directory from a copy; if it is a keyed store, choose another",
             )
         if state is not None and key != state.key:
             raise StreamMismatchError(
