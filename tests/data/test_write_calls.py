@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
@@ -689,3 +690,12 @@ def test_table_instead_of_a_path_is_refused_with_its_own_method(tmp_path: Path) 
     table: Any = lakelog.create(tmp_path, ROWS.schema, upkeep=False)
     with pytest.raises(InvalidInputError, match=r"use its method, such as table\.append"):
         lakelog.write(table, ROWS)
+
+
+def test_error_of_an_object_that_cannot_give_its_rows_has_the_reason(tmp_path: Path) -> None:
+    def lost(_: object = None) -> None:
+        raise ValueError("connection lost")
+
+    rows = SimpleNamespace(__arrow_c_stream__=lost)
+    with pytest.raises(InvalidInputError, match="not a table of rows: connection lost"):
+        lakelog.write(tmp_path / "t", rows)

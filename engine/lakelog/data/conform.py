@@ -104,7 +104,7 @@ class Incoming:
             if isinstance(rows, list | tuple) and any(map(_is_batch, rows)):
                 return Incoming.of(pa.Table.from_batches([pa.record_batch(each) for each in rows]))
         except (pa.ArrowInvalid, TypeError, ValueError) as cause:
-            raise _not_rows(rows) from cause
+            raise _not_rows(rows, str(cause)) from cause
         raise _not_rows(rows)
 
     def storable(self, others: Container[str]) -> Incoming:
@@ -162,9 +162,9 @@ def _is_batch(rows: object) -> bool:
     return hasattr(rows, "__arrow_c_array__")
 
 
-def _not_rows(rows: object) -> InvalidInputError:
+def _not_rows(rows: object, reason: str = "") -> InvalidInputError:
     return InvalidInputError(
-        "invalid input: not a table of rows",
+        ": ".join(filter(None, ("invalid input: not a table of rows", reason))),
         expected="a Polars, pandas or Arrow frame, an Arrow reader, or a list of record batches",
         found=type(rows).__name__,
         hint=_as_rows(rows),
