@@ -185,6 +185,18 @@ def test_inline_vector_that_is_not_z85_or_too_short_raises(text: str) -> None:
         read(b"", Vector(None, text, 0, 44, 6))
 
 
+def test_inline_vector_may_have_a_short_last_group_as_of_rust() -> None:
+    """Rust's crate z85 writes ``#`` for each missing byte, and then the others in base 85."""
+    data = serialised(EXAMPLE[:1])
+    assert len(data) % 4 == 2
+    start, end = z85(data[:-2]), z85(b"\0\0" + data[-2:])
+    assert end.startswith("00")
+    assert read(b"", Vector(None, f"{start}##{end[2:]}", 0, len(data), 1)) == EXAMPLE[:1]
+    for wrong in ("##%%%", "#####"):
+        with pytest.raises(CorruptionError):
+            read(b"", Vector(None, start + wrong, 0, len(data), 1))
+
+
 def test_missing_vector_file_raises_not_found_error() -> None:
     def missing(path: str) -> io.BytesIO:
         raise NotFoundError("the file was not found", path=path)

@@ -47,10 +47,11 @@ def vector_paths(files: pl.DataFrame) -> pl.Series:
 
 
 def decode_z85(text: str) -> bytes | None:
-    """Decode Z85; None if the text is invalid.
+    """Decode Z85; None if the text is invalid. The last group may have fewer than four bytes, with
+    a ``#`` for each missing one, as Rust's crate z85 writes it; no group of four begins with that.
 
-    >>> decode_z85("HelloWorld").hex()
-    '864fd26fb559f75b'
+    >>> decode_z85("HelloWorld").hex(), decode_z85("Hello##093").hex()
+    ('864fd26fb559f75b', '864fd26f0300')
     """
     try:
         raw = np.frombuffer(text.encode("ascii"), np.uint8)
@@ -59,10 +60,16 @@ def decode_z85(text: str) -> bytes | None:
     digits = _DIGITS[raw]
     if len(digits) % 5 or (digits == _NO_DIGIT).any():
         return None
+    missing = int((digits[-5:-2] == _Z85.index(b"#")).cumprod().sum())
+    digits[-5:][:missing] = 0
     words = (digits.reshape(-1, 5).astype(np.uint64) * _POWERS).sum(axis=1, dtype=np.uint64)
     if (words > np.uint64(0xFFFF_FFFF)).any():
         return None
-    return bytes(words.astype(">u4").tobytes())
+    data = bytes(words.astype(">u4").tobytes())
+    whole = len(data) - 4 if missing else len(data)
+    if any(data[whole : whole + missing]):
+        return None
+    return data[:whole] + data[whole + missing :]
 
 
 def encode_z85(data: bytes) -> str:
