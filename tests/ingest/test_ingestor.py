@@ -432,6 +432,7 @@ def test_directory_without_the_log_of_its_commits_raises_and_accepts_no_row(
         with pytest.raises(CorruptionError, match=match) as raised:
             quiet(failing.table, directory)
         assert raised.value.path == str(directory / "wal")
+        assert "pending_rows(directory) that the table lacks" in str(raised.value.hint)
     assert ids(table.scan()) == [1, 2]
 
 

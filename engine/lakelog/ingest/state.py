@@ -85,9 +85,9 @@ _REJECTED = {
 """The columns of the file of diverted rows."""
 
 _LOST = (
-    "restore the whole directory from a copy. If there is none, write the rows that "
-    "Ingestor.pending_rows(directory) returns through another directory; other rows that were only "
-    "in this log are lost"
+    "restore the whole directory from a copy. If there is none, write the rows of "
+    "Ingestor.pending_rows(directory) that the table lacks through another directory; other rows "
+    "that were only in this log are lost"
 )
 
 
