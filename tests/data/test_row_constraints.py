@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import Table
+from lakelog import Ingestor, Table
 from lakelog.data.row_commit import RowCommit
 from lakelog.errors import (
     ConflictError,
@@ -360,6 +360,26 @@ def test_generated_columns_are_computed_and_given_values_compared(tmp_path: Path
             table.append(events(4).with_columns(day=wrong))
         assert caught.value.expected == "CAST(at AS DATE)"
         assert dict(caught.value.found or {})["example"]["computed"] == AT.date()
+
+
+@pytest.mark.filterwarnings("ignore:empty values of the partition column")
+def test_generated_partition_column_may_be_empty_which_is_stored_as_null(tmp_path: Path) -> None:
+    first = computed("g", "substring(s, 1, 1)", STRING)
+    table = new_table(tmp_path / "t", Field("id", LONG), Field("s", STRING), first, by=("g",))
+    given = pl.DataFrame({"id": [1, 2], "s": ["", "x"], "g": ["", "x"]})
+    table.append(given)
+    table.append(table.to_polars().with_columns(pl.col("id") + 2))
+    table.update({"id": 9}, where="id = 1")
+    with Ingestor(table, tmp_path / "ingest") as ingestor:
+        ingestor.write([{"id": 5, "s": "", "g": ""}])
+    with Ingestor(table, tmp_path / "ingest") as ingestor:
+        ingestor.write([{"id": 6, "s": "", "g": None}])
+    assert sorted(rows(table)) == [
+        (2, "x", "x"),
+        *((n, "x" if n == 4 else "", "x" if n == 4 else None) for n in (3, 4, 5, 6, 9)),
+    ]
+    with pytest.raises(ConstraintViolationError, match="generated column 'g'"):
+        table.append(given.with_columns(s=pl.lit("y")))
 
 
 @pytest.mark.parametrize("configuration", [{}, VECTORS, FEED], ids=["copy", "vectors", "feed"])

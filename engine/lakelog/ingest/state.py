@@ -240,17 +240,18 @@ def decode(data: bytes, path: str) -> IngestState:
             attempt = fields["attempt"]
             schema = parse_schema(orjson.dumps(fields["schema"]).decode())
             rules = fields.get("rules")
+            partitions = tuple(fields["partitionColumns"])
             marks = fields.get("fingerprints", {})
             return IngestState(
                 fields["appId"],
                 fields["tableId"],
                 tuple(fields["key"]),
                 schema,
-                tuple(fields["partitionColumns"]),
+                partitions,
                 fields["committed"],
                 attempt and Attempt(attempt["seq"], attempt["version"], attempt["id"]),
                 {name: Position(each, marks.get(name)) for name, each in fields["offsets"].items()},
-                rules and _decoded_rules(rules, schema),
+                rules and _decoded_rules(rules, schema, partitions),
             )
     except (ValueError, LookupError, TypeError, AttributeError) as cause:
         raise CorruptionError(
@@ -272,12 +273,15 @@ def _encoded_rules(rules: RowRules) -> dict[str, Any]:
     return {name: [asdict(each) for each in getattr(rules, name)] for name in names}
 
 
-def _decoded_rules(fields: Mapping[str, Any], schema: Struct) -> RowRules:
+def _decoded_rules(
+    fields: Mapping[str, Any], schema: Struct, partition_columns: tuple[str, ...]
+) -> RowRules:
     return RowRules(
         schema,
         tuple(Rule(**each) for each in fields["checks"]),
         tuple(Rule(**each) for each in fields["generated"]),
         tuple(Identity(**each) for each in fields["identities"]),
+        partition_columns,
     )
 
 
