@@ -153,6 +153,19 @@ def test_broken_or_wrong_checkpoint_is_written_again(
     assert plan_of(table).is_clean
 
 
+@pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
+def test_all_broken_checkpoints_are_repaired_in_one_pass(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    expected = state(where)
+    for pattern in ("*4.checkpoint*", "*8.checkpoint*"):
+        newest(where, pattern=pattern).write_bytes(b"broken")
+    report = table.repair().apply(strict=True)
+    assert report.repaired["version"].to_list() == [4, 8]
+    assert plan_of(table).is_clean
+    assert state(where).equals(expected)
+
+
 def test_checkpoint_with_missing_sidecars_is_repaired(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where, configuration=V2)

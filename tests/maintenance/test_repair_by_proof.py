@@ -85,6 +85,32 @@ def test_checkpoint_that_a_damaged_commit_contradicts_is_not_replaced(
     assert "commits 0 to 3" in (raised.value.hint or "")
 
 
+@each_format
+def test_broken_checkpoint_is_not_written_from_a_doubtful_one(tmp_path: Path, form: str) -> None:
+    made(tmp_path, form, commits=9)
+    shutil.copy(commit(tmp_path, 2, form), commit(tmp_path, 1, form))
+    newest(tmp_path, form, "*9.checkpoint*").write_bytes(b"broken")
+    expected, before = live(tmp_path), content(tmp_path)
+    # The commits deny the checkpoint of version 3; that of 6 was written from it.
+    findings = plan_of(lakelog.open(str(tmp_path))).findings.filter(pl.col("kind") == "checkpoint")
+    assert findings.select("version", "action").rows() == [(9, "refuse"), (3, "refuse")]
+    assert "replayed from the checkpoint of version 6" in findings["why"][0]
+    repaired(lakelog.open(str(tmp_path)))
+    changed = {name for name, each in content(tmp_path).items() if before[name] != each}
+    assert not [name for name in changed if not name.endswith("_last_checkpoint")]
+    assert live(tmp_path) == expected
+
+
+def test_checksum_is_not_replaced_if_only_a_doubtful_checkpoint_denies_it(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    path = tmp_path / LOG["delta"] / f"{6:020d}.crc"
+    shutil.copy(commit(tmp_path, 2), commit(tmp_path, 1))
+    body = json.loads(path.read_text())
+    del body["fileSizeHistogram"]
+    path.write_text(json.dumps(body | {"numFiles": 99}))
+    assert kinds_and_actions(plan_of(table)) == [("checkpoint", "refuse"), ("checksum", "refuse")]
+
+
 def test_damaged_commit_is_named_if_it_contradicts_another(tmp_path: Path) -> None:
     lakelog.write(tmp_path, pl.DataFrame({"id": [0]}))
     table = lakelog.open(tmp_path, upkeep=False)

@@ -161,24 +161,45 @@ def diagnose_next_version(log: Log, version: int) -> Iterator[Finding]:
             yield Finding("version", path, version + 1, problem, REFUSE, "remove it")
 
 
-def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
-    """Verify every complete checkpoint; the newest is returned first. They are verified from the
-    oldest, so that none is compared with one that is known to be wrong.
+class Checkpoints(NamedTuple):
+    """Result of verifying all checkpoints: the findings, newest first, and the `doubtful`: those
+    that are not repaired, and those that were only compared with a doubtful one.
+    """
+
+    findings: list[Finding]
+    doubtful: set[Checkpoint]
+
+
+def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Checkpoints:
+    """Verify every complete checkpoint. They are verified from the oldest, so that none is compared
+    with one that is known to be wrong, or replayed from one that is doubtful.
     """
     count = len(listing.checkpoints)
     found: list[Finding] = []
     wrong: list[Checkpoint] = []
+    doubtful: set[Checkpoint] = set()
     for done, checkpoint in enumerate(listing.checkpoints):
         progress("verify", done, count)
         report = verify_one(log, checkpoint, excluded=wrong)
         if report.verdict == "wrong" and report.doubt is None:
             wrong.append(checkpoint)
-        found += _of_checkpoint(log, checkpoint, report)
+        written = [f.checkpoint for f in found if f.action == WRITE and f.checkpoint]
+        findings = list(_of_checkpoint(log, checkpoint, report, written, doubtful))
+        found += findings
+        sources = {path for c in doubtful for path in c.paths}
+        if any(f.action == REFUSE for f in findings) or not sources.isdisjoint(report.replayed):
+            doubtful.add(checkpoint)
     progress("verify", count, count)
-    yield from reversed(found)
+    return Checkpoints(found[::-1], doubtful)
 
 
-def _of_checkpoint(log: Log, checkpoint: Checkpoint, report: VerifyReport) -> Iterator[Finding]:
+def _of_checkpoint(
+    log: Log,
+    checkpoint: Checkpoint,
+    report: VerifyReport,
+    written: Collection[Checkpoint],
+    doubtful: Collection[Checkpoint],
+) -> Iterator[Finding]:
     path, version = checkpoint.paths[0], checkpoint.version
     reason = report.reason or "its content differs"
     if report.verdict == "unprovable":
@@ -191,22 +212,36 @@ def _of_checkpoint(log: Log, checkpoint: Checkpoint, report: VerifyReport) -> It
         )
     elif report.verdict != "proved":
         problem = f"it is {report.verdict}: {reason}"
-        invalid = _why_refused(log, report)
+        invalid = _why_refused(log, report, written, doubtful)
         action = WRITE if invalid is None else REFUSE
         why = invalid or "replay of older files rebuilds its version"
         yield Finding("checkpoint", path, version, problem, action, why, checkpoint=checkpoint)
 
 
-def _why_refused(log: Log, report: VerifyReport) -> str | None:
-    """Why a checkpoint cannot be written again from older files; None if it can."""
+def _why_refused(
+    log: Log,
+    report: VerifyReport,
+    written: Collection[Checkpoint],
+    doubtful: Collection[Checkpoint],
+) -> str | None:
+    """Why a checkpoint cannot be written again from older files; None if it can. Those that will be
+    `written` again before it may be damaged now; it would copy the damage of a `doubtful` one.
+    """
     if report.layout not in log.dialect.layouts:
         return f"lakelog does not write the layout {report.layout}"
-    state = independent_state(log, report.version)
+    state = independent_state(log, report.version, written)
+    state = state or independent_state(log, report.version)  # one may be its own source
     if state is None:
         own = State.of(log, LogSegment(report.version, report.checkpoint, ()))
         if resolve_repeated_files(own) is not None:
             return _why_unwritable(own)  # it is verified against itself, without older files
         return "commits that are needed to replay it are missing; restore them, or the checkpoint"
+    source = state.segment.checkpoint
+    if source is not None and source in doubtful:
+        return (
+            f"it would be replayed from the checkpoint of version {source.version}, which may be "
+            "damaged: repair that first"
+        )
     try:
         state.ensure_readable()
         if report.verdict == "broken" and (why := denial(log, report.checkpoint, state)):

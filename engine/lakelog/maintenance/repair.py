@@ -191,14 +191,14 @@ class Repair:
         found = list(diagnose_log(self.log))
         listing = self.log.list_all()
         found += diagnose_next_version(self.log, latest_version(listing, self.log.table))
-        checkpoints = list(diagnose_checkpoints(self.log, listing, notify))
+        checkpoints, doubtful = diagnose_checkpoints(self.log, listing, notify)
         undecided = {f.checkpoint for f in checkpoints if f.is_undecided and f.checkpoint}
         bad = [f for f in checkpoints if f.action != KEEP and not f.is_undecided]
         lost = {f.checkpoint for f in bad if f.action == REFUSE and f.checkpoint}
         wrong = {f.checkpoint for f in bad if f.checkpoint}
         found += checkpoints
         found += diagnose_pointer(self.log, listing, lost, wrong, undecided)
-        doubtful = {f.checkpoint for f in checkpoints}
+        doubtful |= {f.checkpoint for f in checkpoints if f.checkpoint}
         proved = {c.version for c in listing.checkpoints if c not in doubtful}
         found += diagnose_checksums(self.log, listing, wrong, proved)
         if any(f.kind == "log" for f in found):
