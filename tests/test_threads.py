@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
@@ -43,6 +45,44 @@ def test_a_checkpoint_is_written_after_the_main_thread_has_ended_on_python_3_12(
         with threads.Pool(1) as pool, pytest.raises(ValueError, match="invalid literal"):
             pool.submit(int, "x").result()
     assert lakelog.open(tmp_path / "t").verify().is_proved
+
+
+def test_leaving_a_pool_waits_for_a_call_if_starting_its_thread_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, begun = threading.Thread.start, threading.Event()
+    done: list[int] = []
+
+    def call() -> None:
+        begun.set()
+        time.sleep(0.2)
+        done.append(1)
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        begun.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), threads.Pool(1) as pool:
+        pool.submit(call)
+    assert done == [1]
+
+
+def test_calls_that_have_not_begun_are_cancelled_if_the_block_of_a_pool_fails() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        ended.wait(60)
+
+    with contextlib.suppress(ZeroDivisionError), threads.Pool(1) as pool:
+        pool.submit(hang)
+        begun.wait(60)
+        waiting = pool.submit(int)
+        waiting.add_done_callback(lambda _: ended.set())
+        raise ZeroDivisionError
+    assert waiting.cancelled()
 
 
 def test_daemon_pool_calls_in_its_threads_and_skips_cancelled_calls() -> None:

@@ -41,13 +41,35 @@ def can_start() -> bool:
 
 
 class Pool(ThreadPoolExecutor):
-    """A thread pool that runs calls in the calling thread after the main thread has ended."""
+    """A thread pool that runs calls in the calling thread after the main thread has ended.
+
+    An interrupt while `submit` starts a thread leaves a thread that `ThreadPoolExecutor` does not
+    wait for, so the threads are recorded before they take a call. After an error in its block, the
+    calls that have not begun are cancelled, and no other call is running.
+    """
+
+    def __init__(self, max_workers: int, thread_name_prefix: str = "") -> None:
+        self._recorded: list[threading.Thread] = []
+        super().__init__(max_workers, thread_name_prefix, _record, (self._recorded,))
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """As `ThreadPoolExecutor.submit`."""
         if not ENDING.is_set():
             return super().submit(fn, *args, **kwargs)
         return at_once(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `ThreadPoolExecutor.shutdown`."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for thread in self._recorded if wait else ():
+            thread.join()
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self.shutdown(cancel_futures=kind is not None)
+
+
+def _record(threads: list[threading.Thread]) -> None:
+    threads.append(threading.current_thread())
 
 
 class DaemonPool:
