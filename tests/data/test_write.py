@@ -114,6 +114,22 @@ def test_rows_of_a_partition_keep_their_order(tmp_path: Path) -> None:
         assert ids == sorted(ids)
 
 
+def test_interrupt_after_all_files_were_written_deletes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lakelog.data.write._frame", interrupted)
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(frame(50))
+        with pytest.raises(KeyboardInterrupt):
+            writer.finish()
+        assert len(data_files(tmp_path)) == 3
+    assert data_files(tmp_path) == []
+
+
 def test_rows_of_many_partitions_are_spilled_to_disk_if_few_files_may_be_open(
     tmp_path: Path,
 ) -> None:

@@ -452,10 +452,10 @@ class DataFileWriter:
         is_large = len(left) == 1 and left[0].rows >= 2 * _LEAST_GROUP_ROWS
         self._is_last = is_large and self._workers > 1
         self._each(self._complete, self._partitions.values(), max(self._workers, finishers))
-        self._over = True
         self._pool.shutdown()
         self._spill.close()
         files = _frame(sorted(self._done, key=lambda file: str(file["path"])))
+        self._over = True  # last, so that an interrupt before it deletes the files
         return files.drop("modificationTime", "stats") if self._plan.change_data else files
 
     @property
