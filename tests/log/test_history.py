@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+import lakelog
 from lakelog.errors import (
     InvalidInputError,
     LakelogError,
@@ -102,6 +105,24 @@ def test_log_of_one_checkpoint_has_an_empty_history(made: Handmade) -> None:
 def test_empty_log_has_no_history(made: Handmade) -> None:
     with pytest.raises(TableNotFoundError):
         history(made.context())
+
+
+def test_in_commit_times_are_used_if_the_commit_that_enabled_them_is_missing(
+    tmp_path: Path,
+) -> None:
+    table = lakelog.create(tmp_path, {"a": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"a": [1]}))
+    table.alter.set_properties({"delta.enableInCommitTimestamps": "true"})
+    table.append(pl.DataFrame({"a": [2]}))
+    table.checkpoint()
+    table.append(pl.DataFrame({"a": [3]}))
+    expected = table.history(2)["timestamp"].to_list()
+    (tmp_path / "_delta_log" / f"{2:020d}.json").unlink()
+    for version in (3, 4):
+        os.utime(tmp_path / "_delta_log" / f"{version:020d}.json", (1, 1))
+    found = lakelog.open(tmp_path).history()
+    assert found["version"].to_list() == [4, 3, 1, 0]
+    assert found["timestamp"].to_list()[:2] == expected
 
 
 @pytest.mark.parametrize("at_ms", [2**62, -(2**62)])

@@ -106,13 +106,15 @@ def read_above_damage(
 
 
 def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:
-    latest_version(listing, log.table)
+    latest = latest_version(listing, log.table)
     versions = _versions(listing)[:limit]
     lowest = versions[-1] if versions else 0
     commits = [c for c in listing.commits if c.version >= lowest and versions]
     found = log.dialect.decode(log.store, commits, files=False) if commits else Actions()
 
     def since() -> int | None:
+        if latest - lowest + 1 != len(commits):
+            return stamped_from(log)  # a missing commit may have changed the feature
         metadata = last_metadata(found.meta)
         if metadata is not None:
             return metadata.stamped_from
