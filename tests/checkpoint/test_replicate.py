@@ -212,6 +212,17 @@ def test_wrong_copy_is_not_published(tmp_path: Path) -> None:
     assert not [f for f in (tmp_path / "copy").rglob("*") if f.is_file()]
 
 
+def test_error_of_a_partial_copy_does_not_deny_the_copied_files(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table")
+    store = InjectingStore(open_store(str(tmp_path / "copy")), [Rule("fail", ["put_if_absent"])])
+    with pytest.raises(CheckpointWriteError) as raised:
+        replicate(table.log, Log(store, DIALECTS["delta"]))
+    assert list((tmp_path / "copy").rglob("*.checkpoint.parquet"))
+    assert "the files that were copied are complete" in (raised.value.hint or "")
+    table.replicate(tmp_path / "copy")
+    assert paths(lakelog.open(tmp_path / "copy")) == paths(table)
+
+
 @pytest.mark.parametrize("fault", ["fail", "lost"])
 def test_older_replica_is_readable_after_any_failure(tmp_path: Path, fault: Fault) -> None:
     table = checkpointed(tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"})

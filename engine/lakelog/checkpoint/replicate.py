@@ -117,7 +117,7 @@ def replicate(
                     f"the checkpoint could not be replicated to {other.table}: {cause.message}",
                     path=path,
                     version=checkpoint.version,
-                    hint="the location is unchanged; try again",
+                    hint="try again: the files that were copied are complete, and are used",
                 ) from cause
             copied += was_copied
             size_bytes += length
