@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -305,6 +306,22 @@ def test_checkpoint_that_is_written_during_the_diagnosis_is_no_problem(tmp_path:
     assert json.loads(pointer(where).read_text())["version"] == 9
 
 
+def test_cleanup_during_the_diagnosis_is_no_damage(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    for file in (where / "_delta_log").iterdir():
+        os.utime(file, (1, 1))
+
+    def clean_up(*_: object) -> None:
+        if not reports:
+            other = lakelog.open(where, upkeep=False)
+            reports.append(other.cleanup(plan=False, checkpoint_retention="0 days", force=True))
+
+    reports: list[Any] = []
+    assert table.repair(progress=clean_up).is_clean
+    assert reports[0].files.height > 1
+
+
 def test_missing_pointer_is_written(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
@@ -331,6 +348,13 @@ def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
     assert kinds_and_actions(plan_of(table)) == [("pointer", "delete")]
     repaired(table)
     assert not pointer(where).exists()
+
+
+def test_checksum_whose_version_has_other_digits_is_ignored(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    (where / "_delta_log" / f"{'²' * 20}.crc").write_bytes(b"{}")
+    assert plan_of(table).is_clean
 
 
 def test_wrong_checksum_is_written_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ also after a failure or a power cut at any of its operations.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -83,6 +84,23 @@ def test_checkpoint_that_undo_replaced_is_restored_by_another_undo(tmp_path: Pat
     assert again["outcome"] == "back"
     assert checkpoint_of(tmp_path, 4).read_bytes() == proved
     assert table.quarantines()["id"].to_list() == [again["quarantine"]]
+
+
+def test_record_names_the_first_file_of_each_checkpoint(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"a": pl.Int64}, upkeep=False)
+    for layout in ("multipart", "classic"):
+        table.append(pl.DataFrame({"a": [1]}))
+        table.checkpoint(layout=layout)
+    files = sorted((tmp_path / "_delta_log").glob("*.checkpoint*"))
+    assert len(files) == 3
+    for file in files:
+        file.write_bytes(BROKEN)
+    id_ = str(repaired(table).quarantine)
+    folder = tmp_path / "_delta_log" / ".lakelog-quarantine" / id_
+    held = json.loads((folder / "quarantine.json").read_bytes())["files"]
+    # Undo moves the first file of a checkpoint last: it is complete only then.
+    leads = {file["path"].rpartition("/")[2]: file["leads"] for file in held}
+    assert leads == {file.name: file != files[1] for file in files}
 
 
 def test_command_prints_how_to_restore_what_undo_replaced(

@@ -319,6 +319,7 @@ class _Proof:
                     )
                     return replace(report, verdict="unprovable", reason=reason)
                 expected = self._side(other, comparison)
+                replayed = other.provenance.files
                 break
             except CheckpointCorruptionError as error:
                 if other.base is None:
@@ -333,7 +334,7 @@ class _Proof:
                     verdict="unprovable",
                     reason=f"the files that are needed to replay it are damaged: {error.message}",
                 )
-        report = replace(report, expected=expected.whole, replayed=other.provenance.files)
+        report = replace(report, expected=expected.whole, replayed=replayed)
         return self._verdict(report, comparison, (own, found), (other, expected))
 
     def _verdict(

@@ -398,11 +398,8 @@ def diagnose_checksums(
         return
     folder = log.dialect.log_folder
     entries = log.store.list_from(folder)
-    recorded = {
-        int(e.name[:20])
-        for e in entries
-        if len(e.name) == 24 and e.name.endswith(".crc") and e.name[:20].isdigit()
-    }
+    names = [e.name for e in entries if len(e.name) == 24 and e.name.endswith(".crc")]
+    recorded = {int(n[:20]) for n in names if n[:20].isascii() and n[:20].isdigit()}
     latest = latest_version(listing, log.table)
     asked = {latest, *(c.version for c in listing.checkpoints)}
     for version in sorted(asked & recorded):

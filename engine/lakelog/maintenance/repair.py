@@ -20,10 +20,17 @@ from lakelog.checkpoint.publish import point_at
 from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.dialects.log_content import Checkpoint
+from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.display import LOG_ONLY, ROWS_NOT_COUNTED, Displayed
-from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
-from lakelog.log.context import Log
+from lakelog.errors import (
+    CorruptionError,
+    LakelogError,
+    NotFoundError,
+    UnrepairableError,
+    UnsupportedStoreError,
+)
+from lakelog.log.context import Log, list_again
+from lakelog.log.opening import log_paths
 from lakelog.log.segment import latest_version
 from lakelog.maintenance.diagnose import (
     CHECK,
@@ -187,9 +194,30 @@ class Repair:
         return RepairPlan(self.log.table, _frame(found), self, found)
 
     def _look(self) -> list[Finding]:
+        """The findings; diagnosed again if files of the log were deleted during the diagnosis."""
+        listed: set[str] = set()
+
+        def attempt() -> list[Finding]:
+            nonlocal listed
+            listing = self.log.list_all()
+            listed = log_paths(listing)
+            found = self._diagnosed(listing)
+            if any(f.action != KEEP for f in found):
+                raise _FoundError(found)
+            return found
+
+        try:
+            return list_again(
+                attempt,
+                lambda _: not listed <= log_paths(self.log.list_all()),
+                (_FoundError, CorruptionError, NotFoundError),
+            )
+        except _FoundError as error:
+            return error.found
+
+    def _diagnosed(self, listing: LogListing) -> list[Finding]:
         notify = self.progress or (lambda _step, _done, _total: None)
         found = list(diagnose_log(self.log))
-        listing = self.log.list_all()
         found += diagnose_next_version(self.log, latest_version(listing, self.log.table))
         checkpoints, doubtful = diagnose_checkpoints(self.log, listing, notify)
         undecided = {f.checkpoint for f in checkpoints if f.is_undecided and f.checkpoint}
@@ -248,6 +276,14 @@ class Repair:
         )
 
 
+class _FoundError(Exception):
+    """Findings, which another listing may change."""
+
+    def __init__(self, found: list[Finding]) -> None:
+        super().__init__(f"{len(found)} findings")
+        self.found = found
+
+
 class _Work:
     def __init__(self, repair: Repair) -> None:
         self.repaired: list[Finding] = []
@@ -274,17 +310,18 @@ class _Work:
         """Begin the quarantine of the files that will be replaced."""
         log, folder = self._log, self._log.dialect.log_folder
         entries: list[FileEntry] = []
-        leads: list[bool] = []
+        leads: dict[str, bool] = {}
         for path, is_first in _replaced(findings):
             entry = log.store.stat(path)
             if entry is not None:
                 name = path.removeprefix(f"{folder}/")
                 entries.append(FileEntry(name, entry.size_bytes, entry.modified_ms))
-                leads.append(is_first)
+                leads[path] = is_first
         if entries:
             files = inventory(entries, log.dialect)
-            leading = pl.Series("leads", leads, dtype=pl.Boolean)
-            self._quarantine = Quarantine.begin(log, files.with_columns(leading), "repair")
+            leading = pl.col("path").replace_strict(leads, return_dtype=pl.Boolean)
+            files = files.with_columns(leads=leading)
+            self._quarantine = Quarantine.begin(log, files, "repair")
 
     def record_written(self) -> None:
         """Record what was written in the place of moved files, so that undo can replace it."""
