@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.errors import CorruptionError, InternalError, InvalidInputError
+import lakelog
+from lakelog.errors import (
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+    InvalidMetadataError,
+)
 from lakelog.model import actions, contract
 from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 from tests import handmade
@@ -235,20 +242,38 @@ def test_schema_is_printed_as_a_line_per_field() -> None:
     ]
 
 
+def nested(value: Any, levels: int, around: Callable[[Any], Any]) -> Any:
+    for _ in range(levels):
+        value = around(value)
+    return value
+
+
 def test_schema_of_too_many_levels_is_refused(tmp_path: Path) -> None:
-    for levels, is_readable in ((50, True), (51, False), (5_000, False)):
-        before, after = '{"type":"array","containsNull":true,"elementType":', "}"
-        type_ = before * (levels - 1) + '"long"' + after * (levels - 1)
+    for levels, is_readable in ((90, True), (91, False), (5_000, False)):
+        before = '{"type":"struct","fields":[{"name":"x","nullable":true,"metadata":{},"type":'
+        after = "}]}"
+        type_ = before * levels + '"long"' + after * levels
         field = f'{{"name":"a","type":{type_},"nullable":true,"metadata":{{}}}}'
         text = f'{{"type":"struct","fields":[{field}]}}'
         log = Handmade(tmp_path / str(levels))
         log.commit(0, handmade.protocol(), handmade.metadata(schemaString=text))
         if is_readable:
-            value: Any = 1
-            for _ in range(levels - 1):
-                value = [value]
-            log.table.append(pl.DataFrame({"a": [value]}))
-            assert log.table.to_polars().row(0) == (value,)
+            value = nested(1, levels, lambda inner: {"x": inner})
+            log.table.append(pa.table({"a": [value]}))
+            assert log.table.to_arrow()["a"].to_pylist() == [value]
             continue
-        with pytest.raises(CorruptionError, match="at most 50 levels"):
+        with pytest.raises(CorruptionError, match="nested at most 90 deep"):
             log.table.to_polars()
+
+
+@pytest.mark.parametrize("around", [Array, lambda inner: Map(Primitive("string"), inner)])
+def test_table_is_not_created_if_its_files_cannot_be_read(
+    tmp_path: Path, around: Callable[[DataType], DataType]
+) -> None:
+    deep, deeper = (nested(Primitive("long"), levels, around) for levels in (49, 50))
+    table = lakelog.create(tmp_path / "t", Struct((Field("a", deep),)))
+    table.append(pa.table({"a": pa.array([None], contract.to_arrow(deep))}))
+    assert table.to_arrow()["a"].to_pylist() == [None]
+    with pytest.raises(InvalidMetadataError, match="nested too deeply") as caught:
+        table.alter.add_columns(Struct((Field("b", deeper),)))
+    assert caught.value.column == "b"

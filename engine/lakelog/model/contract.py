@@ -58,7 +58,7 @@ _JSON = tuple(f"delta.identity.{name}" for name in ("start", "step", "allowExpli
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _MAX_PRECISION = 38
-_MOST_LEVELS = 50
+_MOST_LEVELS = 90
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
     "void variant".split()
@@ -164,7 +164,7 @@ def parse_schema(text: str) -> Struct:
         raise InvalidInputError(
             "schema is not Spark StructType JSON",
             found=text[:200],
-            expected=f'{{"type":"struct","fields":[...]}}, of at most {_MOST_LEVELS} levels',
+            expected=f'{{"type":"struct","fields":[...]}}, nested at most {_MOST_LEVELS} deep',
             hint="check metaData.schemaString of the table",
         ) from cause
     if not isinstance(parsed, Struct):
@@ -172,10 +172,10 @@ def parse_schema(text: str) -> Struct:
     return parsed
 
 
-def parse_type(raw: Any, levels: int = _MOST_LEVELS) -> DataType:
+def parse_type(raw: Any, levels: int = _MOST_LEVELS + 1) -> DataType:
     """A type of StructType JSON, parsed: its name, or an object of not more than these levels."""
     if levels < 0:
-        raise RecursionError  # deeper files cannot be read: Parquet limits their levels
+        raise RecursionError  # Arrow and Polars have such a limit, too
     if isinstance(raw, str):
         if raw == "decimal":
             return Decimal(10, 0)

@@ -45,6 +45,8 @@ _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 _CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAX_ID = (1 << 31) - 1
 _UNORDERED = frozenset({"void", "variant"})
+_PARQUET_LEVELS = 99
+"""Levels of a column that Arrow reads, without the schema itself."""
 
 
 def check_metadata(
@@ -186,6 +188,16 @@ def _check_names(
 
 
 def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract.Field]) -> None:
+    for field in schema.fields:
+        old = before.get((field.name,))
+        is_new = old is None or old.type != field.type
+        if is_new and (levels := _parquet_levels(field.type)) > _PARQUET_LEVELS:
+            raise InvalidMetadataError(
+                "the column is nested too deeply: its files could not be read",
+                column=field.name,
+                expected=f"at most {_PARQUET_LEVELS} levels, of which a list or a map has two",
+                found=levels,
+            )
     for at in fields_of(schema):
         if at.path in before and before[at.path].type == at.field.type:
             continue
@@ -197,6 +209,18 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
                     expected="a type of the Delta protocol, Primitive Types",
                     found=contract.type_text(leaf),
                 )
+
+
+def _parquet_levels(type_: contract.DataType) -> int:
+    """The levels of a column in Parquet."""
+    match type_:
+        case contract.Struct(fields):
+            return 1 + max((_parquet_levels(field.type) for field in fields), default=0)
+        case contract.Array(element):
+            return 2 + _parquet_levels(element)
+        case contract.Map(key, value):
+            return 2 + max(_parquet_levels(key), _parquet_levels(value))
+    return 1
 
 
 def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> None:
