@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
 from lakelog.transaction.metadata_changes import MAX_COLUMN_ID, assign
 from lakelog.transaction.schema_conversion import struct_of
+from tests import handmade
 from tests.budget import share_of
 from tests.transaction.builders import column, mapped, struct, table
 
@@ -127,6 +129,18 @@ def test_table_without_mapping_drops_ids_and_names_of_another_tables_schema(
     table.alter.set_properties(BY_NAME)
     names = {name for _, name in mapping_of(table.snapshot().metadata).values()}
     assert names == {"a", "s", "x", "new_a", "new_s"}
+
+
+def test_table_without_mapping_keeps_the_text_of_its_schema(tmp_path: Path) -> None:
+    vector = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT", "sqlType": "long"}
+    stray = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "v"}
+    fields = [{"name": "v", "type": vector, "nullable": True, "metadata": stray}]
+    made = handmade.Handmade(tmp_path)
+    metadata = handmade.metadata(schemaString=json.dumps({"type": "struct", "fields": fields}))
+    made.commit(0, handmade.protocol(), metadata)
+    before = made.table.snapshot().metadata.schema_string
+    made.table.alter.set_properties({"app.name": "x"})
+    assert made.table.snapshot().metadata.schema_string == before
 
 
 def test_new_table_has_the_greatest_id_of_the_table_whose_properties_it_takes(

@@ -254,7 +254,10 @@ def _without_mapping(metadata: Metadata, before: Metadata | None) -> Metadata:
         }
         return replace(field, metadata=kept)
 
-    settled = _each_field(contract.parse_schema(text), (), bare)
+    given = contract.parse_schema(text)
+    settled = _each_field(given, (), bare)
+    if settled == given:
+        return metadata  # in the text of its writer, which may name types that are not known here
     return replace(metadata, schema_string=orjson.dumps(contract.to_json(settled)).decode())
 
 
