@@ -410,7 +410,8 @@ class DeltaProtocol(ProtocolRules):
                 found=writer,
                 hint="the protocol action violates the Delta protocol; repair the log",
             )
-        readers = protocol.reader_features or ()
+        has_list = protocol.min_reader_version == _READER_LISTS
+        readers = (has_list and protocol.reader_features) or ()
         unlisted = set(_not_in_readers(protocol)) - {"columnMapping"}
         for name in sorted(unlisted | set(readers).difference(protocol.writer_features or ())):
             lacks = "writerFeatures" if name in readers else "readerFeatures"
@@ -419,7 +420,8 @@ class DeltaProtocol(ProtocolRules):
                 path=table,
                 expected=f"{name} in readerFeatures and writerFeatures",
                 found=list(readers),
-                hint="the protocol action violates the Delta protocol; repair the log",
+                hint="the protocol action violates the Delta protocol: commit one with the feature "
+                "in both lists, with the engine that wrote it",
             )
 
     def is_harmless_change(
