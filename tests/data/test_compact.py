@@ -135,6 +135,11 @@ def test_rows_are_sorted_by_fields_of_structs(tmp_path: Path, mode: str) -> None
     assert parameters == ["a.x", "`a.x`"]
     with pytest.raises(InvalidInputError, match="inside a list or a map"):
         table.compact(order_by="a.l.element")
+    if mode == "name":  # the names change places
+        for old, new in (("`a`.x", "y"), ("`a.x`", "x"), ("`a`.y", "`z.z`")):
+            table.alter.rename_column(old, new)
+        assert table.compact(zorder_by=["`a`.`z.z`", "x"]).version is None, "as before"
+        assert table.compact(order_by="x").num_files == 1
 
 
 def test_zorder_keys_interleave_the_bits_of_ranks() -> None:

@@ -40,16 +40,17 @@ _SORTED_ROWS = 1 << 17
 @dataclass(frozen=True)
 class RowOrder:
     """The order of rows in new files: by columns or fields of structs, which are given as paths, or
-    along a Z-order curve through them.
+    along a Z-order curve through them. Their `physical` paths stay if the columns are renamed.
     """
 
     columns: tuple[tuple[str, ...], ...]
+    physical: tuple[tuple[str, ...], ...]
     is_zorder: bool = False
 
     @property
     def text(self) -> str:
         """The order as a tag of files records it."""
-        names = ",".join(re.sub(r"([\\,])", r"\\\1", path_text(each)) for each in self.columns)
+        names = ",".join(re.sub(r"([\\,])", r"\\\1", path_text(each)) for each in self.physical)
         return f"{'zorder' if self.is_zorder else 'order'}:{names}"
 
     def positions(self, rows: pa.Table) -> pl.Series:

@@ -375,6 +375,8 @@ def _row_order(snapshot: LogSnapshot, request: Compaction) -> RowOrder | None:
     path, version = snapshot.path, snapshot.version
     found = [struct_path(snapshot.schema, given) for given in request.sort_by]
     columns = tuple(tuple(field.name for field in fields) for fields in found)
+    mapping = honoured_mapping(snapshot.protocol, snapshot.metadata)
+    physical = tuple(tuple(contract.physical_name(f, mapping) for f in fields) for fields in found)
     if request.is_zorder and clustering_columns(snapshot):
         raise InvalidInputError(
             "the files of a clustered table cannot be sorted along a Z-order curve",
@@ -402,7 +404,7 @@ def _row_order(snapshot: LogSnapshot, request: Compaction) -> RowOrder | None:
                 expected=expected,
                 found=problem,
             )
-    return RowOrder(columns, request.is_zorder)
+    return RowOrder(columns, physical, request.is_zorder)
 
 
 def _planned(

@@ -152,7 +152,7 @@ class Assignments:
         new: _NewValues = {}
         self._roots: set[str] = set()
         for given, value in values.items():
-            path = struct_path(schema, str(given))
+            path = struct_path(schema, str(given), "give {} one new value")
             if old is None and len(path) > 1:
                 raise InvalidInputError(
                     f"a new row cannot have a value of the field {given!r} alone",

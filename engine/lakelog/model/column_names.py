@@ -71,8 +71,10 @@ def column_path(schema: Struct, given: str) -> tuple[str, ...]:
     raise _not_found(given, _names_near(schema, given.lower()), None)
 
 
-def struct_path(schema: Struct, given: str) -> tuple[Field, ...]:
-    """The column that is given as for `column_path`, or the fields down to a field of a struct."""
+def struct_path(schema: Struct, given: str, hint: str = "") -> tuple[Field, ...]:
+    """The column that is given as for `column_path`, or the fields down to a field of a struct. The
+    `hint` of the error for one inside a list or map has ``{}`` for that.
+    """
     path: list[Field] = []
     type_: DataType = schema
     for name in column_path(schema, given):
@@ -81,7 +83,8 @@ def struct_path(schema: Struct, given: str) -> tuple[Field, ...]:
             raise InvalidInputError(
                 f"{given!r} is inside a list or a map",
                 column=given,
-                expected=f"a column, or a field of a struct, such as {above!r}",
+                expected="a column, or a field of a struct",
+                hint=hint.format(repr(above)) or None,
             )
         path.append(type_.fields[type_.names.index(name)])
         type_ = path[-1].type
