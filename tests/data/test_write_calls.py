@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -646,6 +647,20 @@ def test_lists_and_dicts_of_pandas_that_arrow_converts_without_loss_are_written(
         "number": [{"a": [1.5, 2]}, {"a": []}],
         "flags": [[True, False], []],
     }
+
+
+def test_texts_inside_lists_and_dicts_of_pandas_are_not_read_one_by_one(tmp_path: Path) -> None:
+    class Texts(list[str]):
+        """Arrow reads lists in C."""
+
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError
+
+    columns = {"a": [Texts(["x", "y"])], "b": [{"c": Texts(["z"]), "n": 1}]}
+    frame = pd.DataFrame({k: pd.Series(v, dtype=object) for k, v in columns.items()})
+    lakelog.write(tmp_path, frame)
+    rows = lakelog.open(tmp_path).to_polars().to_dicts()
+    assert rows == [{"a": ["x", "y"], "b": {"c": ["z"], "n": 1}}]
 
 
 def test_frame_of_a_subclass_of_pandas_is_written_as_one_of_pandas(tmp_path: Path) -> None:

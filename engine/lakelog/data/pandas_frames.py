@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ def of_pandas(rows: Any) -> pa.Table:
     except _UNCONVERTIBLE as cause:
         raise _unconvertible(rows, levels, cause) from cause
     for field, (name, values) in zip(table.schema, _columns(rows, levels), strict=True):
-        _require_one_type(name, values, field.type)
+        if values.dtype == object:
+            _require_one_type(name, values, field.type)
     fields = list(table.schema)
     fields[len(columns) :] = [field.with_metadata(OF_INDEX) for field in fields[len(columns) :]]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
@@ -82,52 +83,84 @@ def _unconvertible(rows: Any, levels: Sequence[str], cause: Exception) -> Invali
     )
 
 
-def _require_one_type(name: str, values: Any, type_: pa.DataType, *, inside: str = "") -> None:
-    """Refuse a column of Python objects, or the values `inside` its lists and dicts, if Arrow
-    changed some of them to bring them to one type.
+_Kinds = dict[tuple[str, pa.DataType], set[Any]]
+"""By place inside a column and type: the classes of the values, or for times, whether they have a
+zone."""
+
+
+def _require_one_type(name: str, values: Any, type_: pa.DataType) -> None:
+    """Refuse a column of Python objects if Arrow changed some of them, or some values inside lists
+    and dicts, to bring them to one type.
     """
-    times, dates = pa.types.is_timestamp(type_), pa.types.is_date(type_)
-    numbers = pa.types.is_floating(type_) or pa.types.is_integer(type_)
-    numbers = numbers or pa.types.is_decimal(type_)
-    if values.dtype != object or not (times or dates or numbers or pa.types.is_nested(type_)):
-        return
-    import pandas as pd
-
-    values = values.dropna()
-    for part, found_inside, inner_type in _inside(values, type_):
-        inner = pd.Series(list(found_inside), dtype=object)
-        _require_one_type(name, inner, inner_type, inside=f"{inside}.{part}")
-    kinds = set(map(type, values))
-    found = {kind.__name__ for kind in kinds}
-    if times:
-        zones = {getattr(value, "tzinfo", None) is None for value in values}
-        is_mixed = len(zones) > 1
-        found = {"values with a time zone", "values without one"}
-    elif numbers:
-        is_mixed = any(issubclass(kind, bool | np.bool_) for kind in kinds)
-    else:
-        is_mixed = dates and any(issubclass(kind, dt.datetime) for kind in kinds)
-    if is_mixed:
-        column = f"{name}{inside}"
-        raise InvalidInputError(
-            f"the column {column!r} of the pandas frame mixes types, and one of them would lose "
-            "information",
-            column=column,
-            expected="values of one type",
-            found=", ".join(sorted(found)),
-            hint="convert its values to one type" if inside else _cast(name, values),
-        )
+    kinds: _Kinds = {}
+    _add_kinds(kinds, values, type_)
+    for (inside, inner_type), found in kinds.items():
+        names = {_ZONES[kind] if isinstance(kind, bool) else kind.__name__ for kind in found}
+        if pa.types.is_timestamp(inner_type):
+            is_mixed = len(found) > 1
+        else:
+            lossy = dt.datetime if pa.types.is_date(inner_type) else (bool, np.bool_)
+            is_mixed = any(issubclass(kind, lossy) for kind in found)
+        if is_mixed:
+            column = f"{name}{inside}"
+            raise InvalidInputError(
+                f"the column {column!r} of the pandas frame mixes types, and one of them would "
+                "lose information",
+                column=column,
+                expected="values of one type",
+                found=", ".join(sorted(names)),
+                hint="convert its values to one type" if inside else _cast(name, values),
+            )
 
 
-def _inside(values: Any, type_: pa.DataType) -> Iterator[tuple[str, Iterable[Any], pa.DataType]]:
-    """The values inside lists, and in each field of dicts; arrays of NumPy have one type."""
+_ZONES = {True: "values with a time zone", False: "values without one"}
+_TOGETHER = 512
+"""Dicts whose fields are read one after the other: they fit into the caches of a processor."""
+
+
+def _add_kinds(kinds: _Kinds, values: Iterable[Any], type_: pa.DataType, inside: str = "") -> None:
+    """Add the kinds of the values that are not missing, without a copy: lists may have many."""
+    if not _may_be_changed(type_):
+        return  # such as texts, which are not read
     if pa.types.is_list(type_):
-        lists = (v for v in values if not isinstance(v, np.ndarray) or v.dtype.hasobject)
-        yield "element", chain.from_iterable(lists), type_.value_type
+        lists = (
+            v
+            for v in values
+            if hasattr(v, "__iter__") and (not isinstance(v, np.ndarray) or v.dtype.hasobject)
+        )
+        _add_kinds(kinds, chain.from_iterable(lists), type_.value_type, f"{inside}.element")
     elif pa.types.is_struct(type_):
-        dicts = [each for each in values if isinstance(each, dict)]
-        for field in type_:
-            yield field.name, (each.get(field.name) for each in dicts), field.type
+        left = (v for v in values if isinstance(v, dict))
+        fields = [field for field in type_ if _may_be_changed(field.type)]
+        while dicts := list(islice(left, _TOGETHER)):
+            for field in fields:
+                found = map(dict.get, dicts, repeat(field.name))
+                _add_kinds(kinds, found, field.type, f"{inside}.{field.name}")
+    else:
+        import pandas as pd
+
+        missing = {type(None), type(pd.NaT), type(pd.NA)}
+        known = kinds.setdefault((inside, type_), set())
+        if _is_number(type_):
+            known.update(set(map(type, values)) - missing)
+            return
+        present = (v for v in values if type(v) not in missing and v == v)  # noqa: PLR0124 - NaN
+        if pa.types.is_date(type_):
+            known.update(map(type, present))
+        else:
+            known.update(getattr(v, "tzinfo", None) is not None for v in present)
+
+
+def _may_be_changed(type_: pa.DataType) -> bool:
+    """Whether Arrow may change values to bring them to the type, or to one inside it."""
+    if pa.types.is_list(type_) or pa.types.is_struct(type_):
+        return any(_may_be_changed(type_.field(i).type) for i in range(type_.num_fields))
+    return pa.types.is_timestamp(type_) or pa.types.is_date(type_) or _is_number(type_)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(type_) for test in tests)
 
 
 def _cast(name: str, values: Any) -> str:
