@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ from lakelog.errors import (
 from lakelog.ingest import state
 from lakelog.ingest.rows import FileRows
 from tests.ingest.ingestors import ids, quiet
+from tests.wal import crash_disk
+from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Node, Operation
 
 
 def test_diverted_rows_are_read_although_a_crash_cut_the_last_line(
@@ -189,6 +192,40 @@ def test_diverted_rows_are_in_a_new_file_after_the_old_one_was_moved_or_removed(
         ingestor.write({"id": "z"})
         assert ingestor.rejected()["row"].to_list() == ['{"id":"z"}']
     assert pl.read_ndjson(moved)["row"].to_list() == ['{"id":"x"}']
+
+
+@pytest.mark.parametrize("creates", [False, True])
+def test_no_diverted_row_is_lost_whenever_a_program_renames_the_file(
+    table: lakelog.Table, *, creates: bool
+) -> None:
+    """It renames the file, may create an empty one, and reads the renamed one at once."""
+    values, nth, has_acted = ["a", "b", "c", "d"], 0, True
+    while has_acted:
+        nth, disk = nth + 1, CrashDisk()
+        processed: list[tuple[Node, bytes]] = []
+
+        with quiet(table, Path("ingest"), disk=disk, on_bad_row="divert") as ingestor:
+            path = ingestor.rejected_path
+
+            def rotate(
+                _: Operation, disk: CrashDisk = disk, path: str = path, processed: Any = processed
+            ) -> None:
+                if node := disk.names.get(path):
+                    processed.append((node, bytes(node.data)))
+                    disk.put(path, b"" if creates else None)
+
+            counting = Counting(nth, rotate, times=2, kinds=CHANGES | {"read"})
+            ingestor.write([{"id": each} for each in values[:2]])
+            disk.watch = counting
+            ingestor.write({"id": values[2]})
+            ingestor.write({"id": values[3]})
+            disk.watch, has_acted = crash_disk.quiet, counting.has_acted
+            left = ingestor.rejected()["row"].to_list()
+        texts = b"".join(data[: data.rfind(b"\n") + 1] for _, data in processed)
+        found = [json.loads(line)["row"] for line in texts.splitlines()] + left
+        assert {json.loads(row)["id"] for row in found} == set(values), nth
+        for node, data in processed:
+            assert bytes(node.data).startswith(data), nth
 
 
 def test_diverted_rows_of_a_file_are_compared_with_earlier_ones_in_bounded_memory(

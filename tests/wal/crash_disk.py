@@ -216,10 +216,6 @@ class CrashDisk:
         self.watch(Operation("read", path))
         return pa.py_buffer(bytes(self._at(path).data))
 
-    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
-        self.watch(Operation("read", path))
-        return bytes(self._at(path).data[offset : offset + size_bytes])
-
     def open_append(self, path: str, *, create: bool = False) -> Handle:
         with self._guard:
             self.watch(Operation("create" if create else "open", path))
@@ -306,6 +302,13 @@ class Handle:
 
     def size(self) -> int:
         return len(self._node.data)
+
+    def read_part(self, offset: int, size_bytes: int) -> bytes:
+        self._do(Operation("read", self._path))
+        return bytes(self._node.data[offset : offset + size_bytes])
+
+    def is_at(self, path: str) -> bool:
+        return self._disk.names.get(path) is self._node
 
     def truncate(self, size_bytes: int) -> None:
         with self._disk._guard:

@@ -405,23 +405,33 @@ class IngestDirectory:
             for each in bad
         ]
         with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
-            file = self._open_rejected()
-            try:
-                new = [row for row in rows if not self._is_written(row)]
-                start = file.size()
+            new: list[bytes] | None = None
+            is_complete = False
+            while not is_complete:
+                file = self._open_rejected()
                 try:
-                    write_all(
-                        file, [orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in new]
-                    )
-                    file.sync()
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        self._require_lock()
-                        file.truncate(start)
-                    raise
-            finally:
-                file.close()
+                    self._cut_torn_line(file)
+                    if new is None:
+                        new = [_line(row) for row in rows if not self._is_written(row, file)]
+                    self._append(file, new)
+                    # If the file was renamed meanwhile, its reader may have missed the rows.
+                    is_complete = not new or file.is_at(self.rejected_path)
+                finally:
+                    file.close()
         return len(rows)
+
+    def _append(self, file: WritableFile, lines: Sequence[bytes]) -> None:
+        """Append lines durably, or none."""
+        start = file.size()
+        try:
+            write_all(file, lines)
+            file.sync()
+            self._disk.sync_directory(self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._require_lock()
+                file.truncate(start)
+            raise
 
     def rejected(self) -> pl.DataFrame:
         """The diverted rows, without a last line that a crash has cut."""
@@ -440,43 +450,37 @@ class IngestDirectory:
             raise _damaged_line(self.rejected_path, number, cause) from cause
 
     def _open_rejected(self) -> WritableFile:
-        """The file of diverted rows, opened by name each time: it may be moved or removed."""
-        try:
-            file = self._disk.open_append(self.rejected_path, create=True)
-            self._disk.sync_directory(self.path)
-        except FileExistsError:
-            file = self._disk.open_append(self.rejected_path)
-            ends = (
-                start + lines.rfind(b"\n") + 1 for start, lines in self._blocks() if b"\n" in lines
-            )
+        """The file of diverted rows, opened by name each time: it may be moved or removed, also
+        between the two calls.
+        """
+        while True:
+            with contextlib.suppress(FileExistsError):
+                return self._disk.open_append(self.rejected_path, create=True)
+            with contextlib.suppress(FileNotFoundError):
+                return self._disk.open_append(self.rejected_path)
+
+    def _cut_torn_line(self, file: WritableFile) -> None:
+        """Remove a last line that a crash has cut."""
+        ends = (start + lines.rfind(b"\n") + 1 for start, lines in _blocks(file) if b"\n" in lines)
+        end = next(ends, 0)
+        if end < file.size():
             self._require_lock()
-            file.truncate(next(ends, 0))  # a crash may have cut the last line
-        return file
+            file.truncate(end)
 
-    def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The lines of the diverted rows in blocks with their offsets, the last block first."""
-        rest, end = b"", self._disk.size(self.rejected_path)
-        while end:
-            start = max(end - _BLOCK_BYTES, 0)
-            data = self._disk.read_part(self.rejected_path, start, end - start) + rest
-            cut = (data.find(b"\n") + 1 or len(data)) if start else 0
-            yield start + cut, data[cut:]
-            rest, end = data[:cut], start
-
-    def _is_written(self, row: Mapping[str, Any]) -> bool:
+    def _is_written(self, row: Mapping[str, Any], file: WritableFile) -> bool:
         """Whether an earlier process diverted a row of a file."""
         name = row["file"]
         if name is None:
             return False
         if name not in self._written:  # it is the first bad row of the file in this process
-            self._written[name] = self._places_from(row)
+            self._written[name] = self._places_from(row, file)
         return _place(row) in self._written[name]
 
-    def _places_from(self, first: Mapping[str, Any]) -> set[tuple[Any, ...]]:
+    def _places_from(self, first: Mapping[str, Any], file: WritableFile) -> set[tuple[Any, ...]]:
         """The places of the last diverted rows of a file that are not before a row."""
         found: set[tuple[Any, ...]] = set()
         name = orjson.dumps(first["file"])
-        for start, block in self._blocks():
+        for start, block in _blocks(file):
             lines = block.split(b"\n") if name in block else []
             for number, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True):
                 try:
@@ -485,9 +489,24 @@ class IngestDirectory:
                             return found
                         found.add(_place(row))
                 except (ValueError, TypeError, AttributeError) as cause:
-                    before = self._disk.read_part(self.rejected_path, 0, start).count(b"\n")
+                    before = file.read_part(0, start).count(b"\n")
                     raise _damaged_line(self.rejected_path, before + number, cause) from cause
         return found
+
+
+def _blocks(file: WritableFile) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file in blocks with their offsets, the last block first."""
+    rest, end = b"", file.size()
+    while end:
+        start = max(end - _BLOCK_BYTES, 0)
+        data = file.read_part(start, end - start) + rest
+        cut = (data.find(b"\n") + 1 or len(data)) if start else 0
+        yield start + cut, data[cut:]
+        rest, end = data[:cut], start
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _first_damaged(lines: Sequence[bytes]) -> int:

@@ -172,7 +172,7 @@ Bytes = bytes | bytearray | memoryview
 _BINARY = getattr(os, "O_BINARY", 0)
 _CAREFUL = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | _BINARY
 _WRITE = os.O_WRONLY | _CAREFUL
-_APPEND = _WRITE | os.O_APPEND
+_APPEND = os.O_RDWR | os.O_APPEND | _CAREFUL
 _LOCK = os.O_RDWR | os.O_CREAT | _CAREFUL
 _MODE = 0o666  # restricted by the umask
 _CLOSED = b"closed\n"
@@ -186,6 +186,12 @@ class WritableFile(Protocol):
 
     def size(self) -> int:
         """Size of the file, in bytes."""
+
+    def read_part(self, offset: int, size_bytes: int) -> bytes:
+        """At most `size_bytes` of the file, from `offset`."""
+
+    def is_at(self, path: str) -> bool:
+        """Whether `path` names this file: it may have been renamed or removed."""
 
     def truncate(self, size_bytes: int) -> None:
         """Truncate the file to `size_bytes`; later writes append there."""
@@ -234,9 +240,6 @@ class Disk(Protocol):
     def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
         """The current content of a file."""
 
-    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
-        """At most `size_bytes` of a file, from `offset`."""
-
     def open_append(self, path: str, *, create: bool = False) -> WritableFile:
         """Open a file for appending."""
 
@@ -279,12 +282,6 @@ class LocalDisk:
         # Not mapped: if a mapped file is truncated, reading its pages kills the process.
         with pa.OSFile(path, "rb") as file:
             return file.read_buffer()
-
-    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
-        """As `Disk.read_part`."""
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(size_bytes)
 
     def open_append(self, path: str, *, create: bool = False) -> LocalFile:
         """As `Disk.open_append`."""
@@ -384,6 +381,19 @@ class LocalFile:
     def size(self) -> int:
         """As `WritableFile.size`."""
         return os.fstat(self._descriptor).st_size
+
+    def read_part(self, offset: int, size_bytes: int) -> bytes:
+        """As `WritableFile.read_part`."""
+        os.lseek(self._descriptor, offset, os.SEEK_SET)  # writes append nevertheless
+        return os.read(self._descriptor, size_bytes)
+
+    def is_at(self, path: str) -> bool:
+        """As `WritableFile.is_at`."""
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return _identity(found) == _identity(os.fstat(self._descriptor))
 
     def truncate(self, size_bytes: int) -> None:
         """As `WritableFile.truncate`."""
