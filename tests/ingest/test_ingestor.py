@@ -6,8 +6,11 @@ import asyncio
 import datetime as dt
 import decimal
 import errno
+import os
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -522,19 +525,61 @@ def test_asynchronous_close_that_was_cancelled_ends_nevertheless(
     assert ids(table.scan()) == [1]
 
 
-def test_ingestor_whose_close_was_interrupted_continues_to_commit(
-    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+_INTERRUPTED_CLOSE = """
+import signal, sys, threading, time
+import lakelog
+from lakelog.testing import InjectingStore
 
-    with lakelog.Ingestor(table, directory, max_seconds=0.0, sync="none") as ingestor:
-        monkeypatch.setattr(ingestor._threads[0], "join", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ingestor.close()
-        ingestor.write({"id": 1})
-        with ingestor._changed:
-            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 1, 30)
+begun, free, ended = threading.Event(), threading.Event(), threading.Event()
+
+class Store(InjectingStore):
+    def put_if_absent(self, *args, **options):
+        begun.set()
+        free.wait(10)
+        ended.set()
+        return super().put_if_absent(*args, **options)
+
+def own_threads():
+    return sum(thread.name == "lakelog-ingest" for thread in threading.enumerate())
+
+location, directory = sys.argv[1:]
+table = lakelog.open(store=Store(lakelog.open(location).log.store), upkeep=False)
+ingestor = lakelog.Ingestor(table, directory, max_seconds=0.0, compact_after_seconds=3600)
+before = own_threads()
+ingestor.write({"id": 1})
+assert begun.wait(30)
+main = threading.main_thread().ident
+for _ in range(3):
+    try:
+        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+        ingestor.close()
+    except KeyboardInterrupt:
+        assert not ended.is_set() and not ingestor.is_closed
+        assert own_threads() == before, own_threads()
+free.set()
+ingestor.write({"id": 2})
+until = time.monotonic() + 30
+while ingestor.status().rows_committed < 2:
+    assert time.monotonic() < until
+    time.sleep(0.01)
+ingestor.close(flush=False)
+assert own_threads() == 0
+"""
+
+
+def test_close_that_waits_for_a_commit_can_be_interrupted_and_the_ingestor_continues(
+    table: lakelog.Table, directory: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_CLOSE, table.path, str(directory)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ids(table.scan()) == [1, 2]
 
 
 def test_asynchronous_close_does_not_wait_for_writes_that_wait_for_space(

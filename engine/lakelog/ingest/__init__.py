@@ -2,7 +2,8 @@
 
 | module | owns |
 |---|---|
-| `ingestor` | the public `Ingestor`: writers, background thread, back-pressure |
+| `ingestor` | the public `Ingestor`: writers, when to commit and to compact, back-pressure |
+| `background` | the threads that commit and compact |
 | `asynchronous` | `AsyncIngestor`: awaitable calls |
 | `files` | rows of files and standard input, with positions |
 | `committer` | records to commits; readers' view of table and log |

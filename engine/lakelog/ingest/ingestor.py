@@ -24,6 +24,7 @@ from lakelog.errors import (
     StreamMismatchError,
     UnavailableError,
 )
+from lakelog.ingest.background import BackgroundWork, limited
 from lakelog.ingest.committer import (
     UNREACHABLE,
     Codecs,
@@ -548,7 +549,7 @@ class Ingestor(Closing):
             return has_space or self._is_closing or is_fatal(self._error)
 
         self._changed.notify_all()
-        if not self._changed.wait_for(has_room, _limited(self._write_timeout)):
+        if not self._changed.wait_for(has_room, limited(self._write_timeout)):
             raise UnavailableError(
                 "the backlog of the ingest log is full: the table does not accept rows fast enough",
                 path=self.directory,
@@ -694,40 +695,28 @@ class Ingestor(Closing):
             self._changed.notify_all()
 
     def _start(self) -> None:
-        """Start the background threads; again, if `close` was interrupted while it waited."""
+        """Start the background threads."""
         self._is_closing = False
         work = (
             (self._seconds_until_commit, lambda: self._drain(lambda: self._is_closing)),
             (self._seconds_until_compact, self._compact),
         )
-        self._threads = [
-            threading.Thread(target=self._run, args=each, name="lakelog-ingest", daemon=True)
+        self._background = [
+            BackgroundWork(self._changed, *each)
             for each in work[: 1 if self._compact_after_s is None else 2]
         ]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, seconds_until_due: Callable[[], float | None], work: Callable[[], None]) -> None:
-        while True:
-            with self._changed:
-                if self._is_closing:
-                    return
-                wait_s = seconds_until_due()
-                if wait_s is None or wait_s > 0:
-                    self._changed.wait(_limited(wait_s))
-                    continue
-            with contextlib.suppress(LakelogError):  # it is in `status`, and retried
-                work()
 
     def _seconds_until_commit(self) -> float | None:
-        if self._backlog_rows <= 0 and self._backlog_bytes <= 0:
+        if self._is_closing or (self._backlog_rows <= 0 and self._backlog_bytes <= 0):
             return None
         now = self._clock()
         due = now if self._is_full else self._oldest_s + self._max_seconds
         return max(due, self._retry_at_s) - now
 
     def _seconds_until_compact(self) -> float | None:
-        if self._backlog_rows > 0 or self._small_commits < 2 or self._compact_after_s is None:
+        if self._is_closing or self._compact_after_s is None:
+            return None
+        if self._backlog_rows > 0 or self._small_commits < 2:
             return None
         return max(self._last_write_s + self._compact_after_s, self._compact_at_s) - self._clock()
 
@@ -740,7 +729,8 @@ class Ingestor(Closing):
 
     def close(self, *, flush: bool = True) -> None:
         """Commit the durable rows, release the directory, and wait for a compaction that has begun.
-        Can be called repeatedly.
+        Can be called repeatedly. If its wait for a commit of the background thread is interrupted,
+        the Ingestor stays open.
 
         Args:
             flush: False leaves the rows in the log; a later Ingestor commits them.
@@ -765,9 +755,11 @@ class Ingestor(Closing):
 
     def _close(self, *, flush: bool) -> None:
         try:
-            self._threads[0].join()
+            self._background[0].wait()
         except BaseException:
-            self._start()
+            with self._changed:
+                self._is_closing = False
+                self._changed.notify_all()
             raise
         try:
             if flush and self._log.current_seq_num() > self._log.truncated_to:
@@ -780,8 +772,11 @@ class Ingestor(Closing):
             raise
         finally:
             self._access.is_closed = True
+            for each in self._background:
+                each.end()
             self._log.close()
-            self._threads[-1].join()
+            for each in self._background:
+                each.join()
 
     def __repr__(self) -> str:
         return f"Ingestor({self._table.path!r}, {self.directory!r})"
@@ -792,8 +787,3 @@ class Ingestor(Closing):
 
 def _size_on_disk(records: Committed) -> int:
     return records.size_bytes + RECORD_OVERHEAD_BYTES * records.records
-
-
-def _limited(seconds: float | None) -> float | None:
-    """A time that threads can wait."""
-    return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
