@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,53 @@ def test_table_is_not_created_where_vacuum_would_delete_a_log(
         with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
             write(above)
     assert not (above / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_table_is_not_created_above_a_store_whose_log_is_a_link(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "fast").mkdir()
+    above = tmp_path / "above"
+    store = above.joinpath(*"ab"[:depth])
+    store.mkdir(parents=True)
+    (store / "wal").symlink_to(tmp_path / "fast")
+    with KeyedStore(store) as keyed:
+        keyed.put("a", "1")
+    with pytest.raises(InvalidInputError, match="write-ahead log: vacuum") as raised:
+        lakelog.create(above, {"n": pl.Int64})
+    assert str(raised.value.found).startswith(f"{store}/wal/0")
+
+
+def test_table_is_created_above_links_and_files_of_other_programs(tmp_path: Path) -> None:
+    other = tmp_path / "t" / "a" / "b"
+    (other / "c").mkdir(parents=True)
+    for name in ("wal.log", "000123.wal", "c/wal"):
+        (other / name).touch()
+    (other / "wal").symlink_to("..")
+    (other / "elsewhere").symlink_to(tmp_path / "log")
+    WriteAheadLog(tmp_path / "log").close()
+    lakelog.create(tmp_path / "t", {"n": pl.Int64})
+
+
+def test_table_is_created_above_more_folders_than_the_recursion_limit(tmp_path: Path) -> None:
+    folders = [str(tmp_path / "t")]
+    for _ in range(sys.getrecursionlimit()):
+        folders.append(f"{folders[-1]}/d")
+    for folder in folders:
+        os.mkdir(folder)
+    try:
+        lakelog.create(folders[0], {"n": pl.Int64})
+    finally:
+        for folder in reversed(folders[1:]):  # pytest deletes by recursion
+            os.rmdir(folder)
+
+
+def test_table_is_not_created_above_a_historic_log_with_its_lock(tmp_path: Path) -> None:
+    deep = tmp_path / "t" / "a" / "b"
+    deep.mkdir(parents=True)
+    for name in ("000001.wal", "wal.lock"):
+        (deep / name).touch()
+    with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
+        lakelog.create(tmp_path / "t", {"n": pl.Int64})
 
 
 def test_a_location_that_cannot_be_listed_is_refused_by_the_store(tmp_path: Path) -> None:

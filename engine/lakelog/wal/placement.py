@@ -4,11 +4,13 @@ folder of a table.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from lakelog.errors import InvalidInputError
-from lakelog.wal.disk import Disk
-from lakelog.wal.segments import is_historic, named_seq
+from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.segments import LOCK_NAME, is_historic, named_seq
 
 LOG_FOLDER = "wal"
 """The folder of the log in the directory of a keyed store or an Ingestor."""
@@ -81,9 +83,13 @@ def require_no_log(folder: str) -> None:
     """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor in
     it or in a folder below.
     """
-    # A folder that cannot be listed is skipped: creating the table fails if it is the table's own.
-    for directory, _, names in os.walk(folder):
-        if found := segments_in(names):
+    near = (folder, os.path.join(folder, LOG_FOLDER))
+    for directory, names in _files_below(folder):
+        found = segments_in(names)
+        if directory not in near and LOCK_NAME not in names:
+            # Names of historic segments are too short to be no other program's.
+            found = [name for name in found if not is_historic(name)]
+        if found:
             raise InvalidInputError(
                 "the folder contains a write-ahead log: vacuum of a table would delete its files",
                 path=folder,
@@ -91,3 +97,24 @@ def require_no_log(folder: str) -> None:
                 found=f"{directory}/{found[0]}",
                 hint="choose another folder for the table",
             )
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """A folder and those below, with the names of their files. A link is followed only where the
+    log of a keyed store or an Ingestor is. A folder that cannot be listed is skipped: creating the
+    table fails if it is the table's own.
+    """
+    folders = [folder]
+    while folders:
+        directory, names = folders.pop(), []
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    names.append(entry.name)
+        yield directory, names
+        if LOG_FOLDER in names:
+            log_folder = os.path.join(directory, LOG_FOLDER)
+            with contextlib.suppress(OSError):
+                yield log_folder, names_in(LocalDisk(), log_folder)
