@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -158,10 +159,28 @@ rows = lakelog.open(sys.argv[1]).scan()
 def test_a_source_that_the_exit_of_the_process_ends_raises() -> None:
     values = threads.read_by_polars(iter([1, 2]))
     assert next(values) == 1
-    threads._begin().end()
+    threads._end()
     with pytest.raises(CancelledError):
         next(values)
     assert list(threads.read_by_polars(iter([1, 2]))) == [1, 2]  # of a later function at exit
+
+
+def test_a_source_that_begins_while_the_exit_of_the_process_waits_raises() -> None:
+    begun, late = threading.Event(), list[int]()
+
+    def slow() -> Iterator[int]:
+        begun.set()
+        time.sleep(0.3)
+        with pytest.raises(CancelledError):
+            late.extend(threads.read_by_polars(iter([1, 2])))
+        yield 3
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: next(threads.read_by_polars(slow())))
+        begun.wait(60)
+        threads._end()
+        assert first.done()
+        assert (first.result(), late) == (3, [])
 
 
 def _run(script: str, table: Path) -> subprocess.CompletedProcess[str]:

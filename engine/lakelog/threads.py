@@ -6,7 +6,7 @@ then, so this work runs in the threads that exist.
 
 Polars reads its sources in threads of its own, and does not wait for them if it needs no more rows,
 or if the query fails. Before Python 3.14, such a thread aborts the process if it is still in Python
-code when the interpreter ends, so the exit waits for it (`read_by_polars`).
+code when the interpreter ends, so the exit ends its query and waits for it (`read_by_polars`).
 """
 
 from __future__ import annotations
@@ -140,13 +140,17 @@ class _Sources:
 
     def enter(self, source: object) -> None:
         self._active.add(source)
+        if self.ended:
+            raise CancelledError
 
     def leave(self, source: object) -> None:
         self._active.discard(source)
         self._last_s = time.monotonic()
 
     def end(self) -> None:
-        """Let each source raise after its next value, and wait until no thread is in one."""
+        """Let each source raise instead of its next value, also one that begins during the wait,
+        and wait until no thread is in one.
+        """
         self.ended = True
         until_s = time.monotonic() + _SOURCE_WAIT_S
         while (now_s := time.monotonic()) < until_s and (
@@ -170,22 +174,25 @@ def read_by_polars(values: Iterator[_T]) -> Iterator[_T]:
             sources.leave(source)
             yield value
             sources.enter(source)
-            if sources.ended:
-                raise CancelledError
     finally:
         sources.leave(source)
 
 
-def _begin() -> _Sources:
-    """Forget the sources so far: at exit, because later functions of `atexit` may query, and in a
-    forked process, which has none of its parent's threads.
-    """
-    global _SOURCES
-    before, _SOURCES = _SOURCES, _Sources()
-    return before
+def _begin() -> None:
+    """Forget the sources so far: a forked process has none of its parent's threads."""
+    global _SOURCES  # noqa: PLW0603 - the sources are the process's
+    _SOURCES = _Sources()
+
+
+def _end() -> None:
+    """End the sources of this process; later functions of `atexit` may query."""
+    try:
+        _SOURCES.end()
+    finally:
+        _begin()
 
 
 # Not `_register_atexit`, whose functions run while threads that are not daemons may still read.
-atexit.register(lambda: _begin().end())
+atexit.register(_end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)
