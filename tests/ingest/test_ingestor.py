@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import decimal
 import errno
+import gc
 import os
 import re
 import shutil
@@ -523,6 +524,57 @@ def test_asynchronous_close_that_was_cancelled_ends_nevertheless(
 
     asyncio.run(main())
     assert ids(table.scan()) == [1]
+
+
+@pytest.mark.parametrize("is_other_loop", [False, True])
+def test_asynchronous_close_after_a_cancelled_one_waits_and_raises_its_error(
+    table: lakelog.Table,
+    directory: Path,
+    is_other_loop: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, closed, free = FailingTable(table), threading.Event(), threading.Event()
+    inner = quiet(store.table, directory)
+    ingestor = lakelog.AsyncIngestor(inner)
+    close = inner.close
+
+    def closed_late(*, flush: bool) -> None:
+        """Waits after it has closed the Ingestor, as for a compaction."""
+        try:
+            close(flush=flush)
+        finally:
+            closed.set()
+            assert free.wait(30)
+
+    async def begin() -> None:
+        await ingestor.write({"id": 1})
+        store.fails = True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ingestor.close(), 0.1)
+
+    async def end() -> None:
+        assert closed.wait(30)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ingestor.close(), 0.1)
+        free.set()
+        with pytest.raises(UnavailableError, match="the store is down"):
+            await ingestor.close()
+
+    async def both() -> None:
+        await begin()
+        await end()
+
+    monkeypatch.setattr(inner, "close", closed_late)
+    if is_other_loop:
+        with asyncio.Runner() as first, asyncio.Runner() as other:
+            first.run(begin())
+            other.run(end())
+    else:
+        asyncio.run(both())
+        gc.collect()
+        assert "never retrieved" not in caplog.text
+    assert inner.is_closed
 
 
 _INTERRUPTED_CLOSE = """

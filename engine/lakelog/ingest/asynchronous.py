@@ -41,6 +41,7 @@ class AsyncIngestor:
         threads = require_int("threads", threads, 1, 1024)
         self._pool = Pool(threads, thread_name_prefix="lakelog-ingest-call")
         self._closing: Future[None] | None = None
+        self._outcome: asyncio.Future[None] | None = None
 
     @property
     def ingestor(self) -> Ingestor:
@@ -75,15 +76,19 @@ class AsyncIngestor:
 
     async def close(self, *, flush: bool = True) -> None:
         """`Ingestor.close`, after the calls that are in progress. If the awaiting task is
-        cancelled, the Ingestor is closed nevertheless, and another call waits for that.
+        cancelled, the Ingestor is closed nevertheless. Another call waits for that, and raises its
+        error.
         """
-        if self._ingestor.is_closed:
-            return
-        self._ingestor._begin_closing()  # noqa: SLF001 - else calls that wait would delay it
         if self._closing is None:
+            if self._ingestor.is_closed:
+                return
+            self._ingestor._begin_closing()  # noqa: SLF001 - else calls that wait would delay it
             self._closing = self._pool.submit(partial(self._ingestor.close, flush=flush))
+        # One future for all calls: asyncio logs its error only if it was raised in none of them.
+        if self._outcome is None or self._outcome.get_loop() is not asyncio.get_running_loop():
+            self._outcome = asyncio.wrap_future(self._closing)
         try:
-            await asyncio.shield(asyncio.wrap_future(self._closing))
+            await asyncio.shield(self._outcome)
         finally:
             if self._closing.done():
                 self._pool.shutdown(wait=False)
