@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,39 @@ def test_keyed_store_and_ingestor_refuse_the_directories_of_each_other(tmp_path:
     assert sorted(tmp_path.rglob("*")) == before
     lakelog.Ingestor(table, tmp_path / "ingest").close()
     assert table.to_polars()["n"].to_list() == [1]
+
+
+def test_state_files_of_other_programs_do_not_make_a_directory_theirs(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
+    for name in ("store", "ingest"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "store" / "ingest.json").write_text("{}")
+    (tmp_path / "ingest" / "manifest.json").write_text('{"name": "a web application"}')
+    for _ in range(2):  # a new directory, and an existing one
+        with KeyedStore(tmp_path / "store") as store:
+            store.put("a", "1")
+            store.flush()
+        ingestor = lakelog.Ingestor(table, tmp_path / "ingest", max_seconds=3600)
+        ingestor.write({"n": 1})
+        ingestor.close(flush=False)
+    with KeyedStore(tmp_path / "store", read_only=True) as store:
+        assert store.get("a") == b"1"
+    lakelog.Ingestor(table, tmp_path / "ingest").close()
+    assert table.to_polars()["n"].to_list() == [1, 1]
+    assert (tmp_path / "store" / "ingest.json").read_text() == "{}"
+
+
+def test_directory_with_the_state_of_two_owners_is_refused_by_both(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"n": pl.Int64}, upkeep=False)
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("a", "1")
+        store.flush()
+    lakelog.Ingestor(table, tmp_path / "ingest").close()
+    shutil.copy(tmp_path / "store" / "manifest.json", tmp_path / "ingest")
+    with pytest.raises(InvalidInputError, match="belongs to a keyed store"):
+        lakelog.Ingestor(table, tmp_path / "ingest")
+    with pytest.raises(InvalidInputError, match="belongs to an Ingestor"):
+        KeyedStore(tmp_path / "ingest")
 
 
 def test_files_that_vacuum_would_delete_are_not_written_into_a_table(tmp_path: Path) -> None:

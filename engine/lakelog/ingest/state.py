@@ -62,7 +62,14 @@ from lakelog.wal.disk import (
 )
 from lakelog.wal.frames import Op
 from lakelog.wal.log import Sync, WriteAheadLog, require_lock
-from lakelog.wal.placement import INGEST_FILE, LOG_FOLDER, has_segments, names_in, require_owner
+from lakelog.wal.placement import (
+    INGEST_FILE,
+    INGEST_FORMAT,
+    LOG_FOLDER,
+    has_segments,
+    names_in,
+    require_owner,
+)
 from lakelog.wal.writer import write_all
 
 _REJECTED_NAME = "rejected.ndjson"
@@ -182,7 +189,7 @@ class IngestState:
         attempt = self.attempt
         return orjson.dumps(
             {
-                "format": "lakelog ingest directory",
+                "format": INGEST_FORMAT,
                 "version": _FORMAT_VERSION,
                 "appId": self.app_id,
                 "tableId": self.table_id,

@@ -29,7 +29,7 @@ from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.keyed import sorted_file
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
 from lakelog.wal.disk import Disk, WritableFile, disk_errors
-from lakelog.wal.placement import STORE_FILE
+from lakelog.wal.placement import STORE_FILE, STORE_FORMAT
 
 NAME = STORE_FILE
 FORMAT_VERSION = 1
@@ -69,7 +69,7 @@ class StoreManifest:
         """Encode the manifest."""
         fields = {
             "crc32c": "00000000",
-            "format": "lakelog keyed store",
+            "format": STORE_FORMAT,
             "version": FORMAT_VERSION,
             "generation": self.generation,
             "flushedSeqNum": self.flushed_seq_num,

@@ -18,7 +18,13 @@ LOG_FOLDER = "wal"
 STORE_FILE, INGEST_FILE = "manifest.json", "ingest.json"
 """The state files of a keyed store and of an Ingestor."""
 
-_OWNERS = {STORE_FILE: "a keyed store", INGEST_FILE: "an Ingestor"}
+STORE_FORMAT, INGEST_FORMAT = "lakelog keyed store", "lakelog ingest directory"
+"""The field ``format`` of each state file: other programs have files of the same names."""
+
+_OWNERS = {
+    STORE_FILE: ("a keyed store", STORE_FORMAT),
+    INGEST_FILE: ("an Ingestor", INGEST_FORMAT),
+}
 
 _LISTINGS = 3
 """A listing while a writer replaces a segment may have neither."""
@@ -50,15 +56,24 @@ def require_owner(disk: Disk, directory: str, state_file: str) -> None:
     delete those that it has stored elsewhere.
     """
     names = names_in(disk, directory)
-    for name, owner in _OWNERS.items():
-        if name != state_file and name in names:
+    for name, (owner, format_text) in _OWNERS.items():
+        path = f"{directory}/{name}"
+        if name != state_file and name in names and _has_format(disk, path, format_text):
             raise InvalidInputError(
                 f"the directory belongs to {owner}, whose log is in its folder {LOG_FOLDER}",
                 path=directory,
-                expected=f"a new directory, or the one of {_OWNERS[state_file]}",
+                expected=f"a new directory, or the one of {_OWNERS[state_file][0]}",
                 found=name,
                 hint="choose another directory",
             )
+
+
+def _has_format(disk: Disk, path: str, format_text: str) -> bool:
+    try:
+        data = disk.read(path).to_pybytes()
+    except FileNotFoundError:
+        return False
+    return f'"{format_text}"'.encode() in data
 
 
 def require_own_directory(disk: Disk, directory: str) -> None:
