@@ -534,26 +534,24 @@ def test_asynchronous_close_after_a_cancelled_one_waits_and_raises_its_error(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store, closed, free = FailingTable(table), threading.Event(), threading.Event()
-    inner = quiet(store.table, directory)
-    ingestor = lakelog.AsyncIngestor(inner)
-    close = inner.close
+    closed, free = threading.Event(), threading.Event()
+    close = lakelog.Ingestor.close
 
-    def closed_late(*, flush: bool) -> None:
+    def closed_late(inner: lakelog.Ingestor, *, flush: bool) -> None:
         """Waits after it has closed the Ingestor, as for a compaction."""
         try:
-            close(flush=flush)
+            close(inner, flush=flush)
         finally:
             closed.set()
             assert free.wait(30)
 
-    async def begin() -> None:
+    async def begin(ingestor: lakelog.AsyncIngestor, store: FailingTable) -> None:
         await ingestor.write({"id": 1})
         store.fails = True
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(ingestor.close(), 0.1)
 
-    async def end() -> None:
+    async def end(ingestor: lakelog.AsyncIngestor) -> None:
         assert closed.wait(30)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(ingestor.close(), 0.1)
@@ -561,20 +559,18 @@ def test_asynchronous_close_after_a_cancelled_one_waits_and_raises_its_error(
         with pytest.raises(UnavailableError, match="the store is down"):
             await ingestor.close()
 
-    async def both() -> None:
-        await begin()
-        await end()
-
-    monkeypatch.setattr(inner, "close", closed_late)
-    if is_other_loop:
+    def both() -> None:
+        store = FailingTable(table)
+        ingestor = lakelog.AsyncIngestor(quiet(store.table, directory))
         with asyncio.Runner() as first, asyncio.Runner() as other:
-            first.run(begin())
-            other.run(end())
-    else:
-        asyncio.run(both())
-        gc.collect()
-        assert "never retrieved" not in caplog.text
-    assert inner.is_closed
+            first.run(begin(ingestor, store))
+            (other if is_other_loop else first).run(end(ingestor))
+        assert ingestor.ingestor.is_closed
+
+    monkeypatch.setattr(lakelog.Ingestor, "close", closed_late)
+    both()
+    gc.collect()
+    assert is_other_loop or "never retrieved" not in caplog.text
 
 
 _INTERRUPTED_CLOSE = """
