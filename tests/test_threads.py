@@ -183,6 +183,17 @@ def test_a_source_that_begins_while_the_exit_of_the_process_waits_raises() -> No
         assert (first.result(), late) == (3, [])
 
 
+def test_the_exit_of_the_process_does_not_wait_for_sources_that_were_read_to_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "_SOURCE_QUIET_S", 60)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
+    assert list(threads.read_by_polars(iter([1, 2]))) == [1, 2]
+    begin_s = time.monotonic()
+    threads._end()
+    assert time.monotonic() - begin_s < threads._SOURCE_WAIT_S / 2
+
+
 def _run(script: str, table: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script, str(table)],

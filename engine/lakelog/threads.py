@@ -128,6 +128,8 @@ _SOURCE_WAIT_S = 5.0
 _SOURCE_QUIET_S = 0.1
 """A thread that has taken a value from a source returns for the next one within this time, or waits
 for its query."""
+_SOURCE_LEFT_S = 0.02
+"""A thread has left Python within this time of the end of its source."""
 
 
 class _Sources:
@@ -136,6 +138,7 @@ class _Sources:
     def __init__(self) -> None:
         self.ended = False
         self._active: set[object] = set()
+        self._between: set[object] = set()
         self._last_s = -_SOURCE_QUIET_S
 
     def enter(self, source: object) -> None:
@@ -143,8 +146,9 @@ class _Sources:
         if self.ended:
             raise CancelledError
 
-    def leave(self, source: object) -> None:
+    def leave(self, source: object, *, is_done: bool) -> None:
         self._active.discard(source)
+        (self._between.discard if is_done else self._between.add)(source)
         self._last_s = time.monotonic()
 
     def end(self) -> None:
@@ -154,9 +158,15 @@ class _Sources:
         self.ended = True
         until_s = time.monotonic() + _SOURCE_WAIT_S
         while (now_s := time.monotonic()) < until_s and (
-            self._active or now_s - self._last_s < _SOURCE_QUIET_S
+            self._active or now_s - self._last_s < self._quiet_s()
         ):
-            time.sleep(_SOURCE_QUIET_S / 20)
+            time.sleep(_SOURCE_LEFT_S / 4)
+
+    def _quiet_s(self) -> float:
+        """Time without a source after which none continues, nor begins in a daemon thread."""
+        polars = threading._DummyThread  # noqa: SLF001 - the class of threads of other libraries
+        own = [each for each in threading.enumerate() if not isinstance(each, polars)]
+        return _SOURCE_QUIET_S if self._between or len(own) > 1 else _SOURCE_LEFT_S
 
 
 _SOURCES = _Sources()
@@ -171,11 +181,11 @@ def read_by_polars(values: Iterator[_T]) -> Iterator[_T]:
     try:
         sources.enter(source)
         for value in values:
-            sources.leave(source)
+            sources.leave(source, is_done=False)
             yield value
             sources.enter(source)
     finally:
-        sources.leave(source)
+        sources.leave(source, is_done=True)
 
 
 def _begin() -> None:
