@@ -269,7 +269,7 @@ def test_failed_write_keeps_the_rows_and_leaves_no_orphan_file(nth: int) -> None
     assert {n for n in present if not n.startswith("_delta_log/")} <= named
 
 
-@pytest.mark.parametrize("step", ["_counted", "_still_there"])
+@pytest.mark.parametrize("step", ["_counted", "_metrics", "_still_there"])
 def test_interrupt_after_files_were_written_leaves_no_orphan_file(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

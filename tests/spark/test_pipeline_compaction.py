@@ -29,6 +29,7 @@ from lakelog.data.bin_rewrite import BinRewriter
 from lakelog.data.compact import SKIP
 from lakelog.data.read import read_files
 from lakelog.testing import Fault, InjectingStore, Rule
+from lakelog.transaction.transaction import LogTransaction
 from tests.budget import seeded
 from tests.spark.pipeline_side import (
     DAY_MS,
@@ -339,15 +340,15 @@ def test_a_run_killed_between_commits_is_finished_by_the_next(
     batches = [some_rows(n, day="abc"[n % 3]) for n in range(9)]
     table = small_files(tmp_path / "t", batches)
     before = contents(table)
-    real, done = module._commit, list[int]()
+    real, done = module._transaction, list[int]()
 
-    def killed(*args: Any) -> int | None:
+    def killed(*args: Any) -> LogTransaction:
         if done:
             raise KeyboardInterrupt
         done.append(1)
         return real(*args)
 
-    monkeypatch.setattr(module, "_commit", killed)
+    monkeypatch.setattr(module, "_transaction", killed)
     with pytest.raises(KeyboardInterrupt):
         run_compact(table, commit_bytes=1)
     assert_frame_equal(contents(table), before)

@@ -502,47 +502,49 @@ def _committed(
     total: _Total,
 ) -> None:
     """Commit a round, without bins of which another commit removed files."""
-    left = made.unread.filter(~pl.col("lasting"))
-    total.left |= set(left["path"])
-    total.skips |= dict(zip(left["path"], left["reason"], strict=True))
     first, version = made, made.snapshot.version
-    for _ in range(_ATTEMPTS):
-        if not made.removed_files.height and not made.marked.height:
-            break
-        try:
-            total.version = _commit(log, begin, made, version, request, target_bytes)
-        except ConflictError:
+    tx: LogTransaction | None = None
+    try:
+        left = made.unread.filter(~pl.col("lasting"))
+        total.left |= set(left["path"])
+        total.skips |= dict(zip(left["path"], left["reason"], strict=True))
+        for _ in range(_ATTEMPTS):
+            if not made.removed_files.height and not made.marked.height:
+                break
             try:
+                tx = _transaction(log, begin, made, version, request, target_bytes)
+                total.version = tx.commit()
+            except ConflictError:
+                tx = None
                 made, version = _still_there(begin, made)
-            except BaseException:
-                _discard(log, first, None)
-                raise
-            continue
-        except (OutcomeUnknownError, UnavailableError):
-            raise  # the commit may still appear: nothing is deleted
-        except LakelogError:
+                continue
+            total.commits += 1
+            total.rows += sum(made.rows.values())
+            total.files += made.new.height
+            total.bytes += int(made.new["size"].sum())
+            total.removed += made.removed_files.height
+            lasting = made.unread.filter("lasting")
+            total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
+            _discard(log, first, made)
+            return
+    except BaseException as error:  # such as an interrupt
+        is_known = isinstance(error, LakelogError)
+        may_appear = not is_known or isinstance(error, OutcomeUnknownError | UnavailableError)
+        if tx is None or not may_appear:
             _discard(log, first, None)
-            raise
-        total.commits += 1
-        total.rows += sum(made.rows.values())
-        total.files += made.new.height
-        total.bytes += int(made.new["size"].sum())
-        total.removed += made.removed_files.height
-        lasting = made.unread.filter("lasting")
-        total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
-        _discard(log, first, made)
-        return
+        raise
     _discard(log, first, None)
 
 
-def _commit(
+def _transaction(
     log: Log,
     begin: Begin,
     made: _Round,
     version: int,
     request: Compaction,
     target_bytes: int,
-) -> int | None:
+) -> LogTransaction:
+    """The transaction of a round, before its commit."""
     removed_files, new, marked = made.removed_files, made.new, made.marked
     order = made.order
     predicate = None if request.where is None else sql_text(request.where)
@@ -555,24 +557,22 @@ def _commit(
     tags = {COMPACTED: str(target_bytes)}
     if order is not None:
         tags[SORTED] = order.text
-    with begin(
+    tx = begin(
         **{"operation": "OPTIMIZE", **request.commit},
         version=version,
         parameters=parameters,
         metrics=_metrics(new, removed_files),
-    ) as tx:
-        if removed_files.height:
-            tx.remove(_plain(removed_files), dataChange=False)
-            tx.declare_row_ids_kept(removed_files["path"].to_list())
-        if new.height:
-            tx.add(new.drop(_BIN, "dataChange"), dataChange=False, tags=tags)
-        if marked.height:
-            reasons = made.unread.filter("lasting")
-            again = skipped(
-                marked.drop(_BIN, "numRecords"), reasons, log.clock(), request.cooldown_ms
-            )
-            tx.add(added_again(again, made.snapshot.table_configuration), dataChange=False)
-    return tx.version
+    )
+    if removed_files.height:
+        tx.remove(_plain(removed_files), dataChange=False)
+        tx.declare_row_ids_kept(removed_files["path"].to_list())
+    if new.height:
+        tx.add(new.drop(_BIN, "dataChange"), dataChange=False, tags=tags)
+    if marked.height:
+        reasons = made.unread.filter("lasting")
+        again = skipped(marked.drop(_BIN, "numRecords"), reasons, log.clock(), request.cooldown_ms)
+        tx.add(added_again(again, made.snapshot.table_configuration), dataChange=False)
+    return tx
 
 
 def _plain(files: pl.DataFrame) -> pl.DataFrame:
