@@ -504,6 +504,7 @@ def _committed(
     """Commit a round, without bins of which another commit removed files."""
     first, version = made, made.snapshot.version
     tx: LogTransaction | None = None
+    is_committed = False
     try:
         left = made.unread.filter(~pl.col("lasting"))
         total.left |= set(left["path"])
@@ -518,22 +519,23 @@ def _committed(
                 tx = None
                 made, version = _still_there(begin, made)
                 continue
-            total.commits += 1
-            total.rows += sum(made.rows.values())
-            total.files += made.new.height
-            total.bytes += int(made.new["size"].sum())
-            total.removed += made.removed_files.height
-            lasting = made.unread.filter("lasting")
-            total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
-            _discard(log, first, made)
-            return
+            is_committed = True
+            break
     except BaseException as error:  # such as an interrupt
         is_known = isinstance(error, LakelogError)
         may_appear = not is_known or isinstance(error, OutcomeUnknownError | UnavailableError)
         if tx is None or not may_appear:
             _discard(log, first, None)
         raise
-    _discard(log, first, None)
+    if is_committed:
+        total.commits += 1
+        total.rows += sum(made.rows.values())
+        total.files += made.new.height
+        total.bytes += int(made.new["size"].sum())
+        total.removed += made.removed_files.height
+        lasting = made.unread.filter("lasting")
+        total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
+    _discard(log, first, made if is_committed else None)
 
 
 def _transaction(
