@@ -497,9 +497,14 @@ def test_rows_are_committed_during_a_compaction(table: lakelog.Table, directory:
         assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 5, 30)
     closing = threading.Thread(target=ingestor.close)
     closing.start()
-    while not ingestor.is_closed:
-        time.sleep(0.01)
-    quiet(table, directory).close()  # the directory is free
+    until_s = time.monotonic() + 30
+    while True:  # the directory is free before the compaction ends
+        try:
+            quiet(table, directory).close()
+            break
+        except lakelog.LogLockedError:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
     assert closing.is_alive()
     ends.set()
     closing.join()
