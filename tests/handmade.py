@@ -183,6 +183,16 @@ def _fit(body: Any, fields: Sequence[tuple[str, pa.DataType]]) -> Any:
     return fitted
 
 
+def set_in_commit(path: Path, version: int, kind: str, **fields: Any) -> None:
+    """Set fields of all actions of a kind in a commit of the table at a path."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    for action in actions:
+        if kind in action:
+            action[kind] |= fields
+    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+
+
 def set_unchecked_metadata(table: Table, **changes: Any) -> None:
     """Change the metadata as another engine, whose expressions lakelog does not check."""
     runtime = Runtime()

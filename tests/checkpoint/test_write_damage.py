@@ -45,6 +45,7 @@ from tests.checkpoint.tables import (
     over,
     state_of,
 )
+from tests.handmade import set_in_commit
 
 Damage = Callable[[list[Path]], None]
 
@@ -373,12 +374,7 @@ def test_broken_v2_checkpoint_is_deleted_after_a_valid_one_is_written(tmp_path: 
 
 def test_metadata_without_an_id_is_refused_by_name_until_it_has_one(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"x": pl.Int64}, upkeep=False)
-    commit = tmp_path / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
-    for action in actions:
-        if "metaData" in action:
-            action["metaData"]["id"] = None
-    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    set_in_commit(tmp_path, 0, "metaData", id=None)
     table = lakelog.open(tmp_path, upkeep=False)
     with pytest.raises(InvalidActionError, match="has no id") as caught:
         table.checkpoint()

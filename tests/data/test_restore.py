@@ -21,7 +21,7 @@ from lakelog.errors import (
 )
 from tests.budget import rng_of, share_of
 from tests.data.vector_writer import inline, vector_file
-from tests.handmade import Handmade, field, metadata, protocol
+from tests.handmade import Handmade, field, metadata, protocol, set_in_commit
 
 SCHEMA = {"id": pl.Int64, "p": pl.String}
 
@@ -274,12 +274,7 @@ def test_row_counts_of_files_with_deletion_vectors_are_read_from_footers(
     table = new_table(tmp_path / "t", delta__enableDeletionVectors="true")
     table.append(rows(1, 2, 3))
     table.delete("id = 2")
-    commit = tmp_path / "t/_delta_log/00000000000000000002.json"
-    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
-    for action in actions:
-        if "add" in action:
-            action["add"] |= {"stats": stats}
-    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    set_in_commit(tmp_path / "t", 2, "add", stats=stats)
     table = lakelog.open(tmp_path / "t", upkeep=False)
     clone = table.clone(tmp_path / "clone")
     table.overwrite(rows(9))
@@ -404,12 +399,7 @@ def test_files_with_unreadable_statistics_are_added_again_without_them(
 ) -> None:
     table = new_table(tmp_path / "t")
     table.append(rows(1, 2))
-    commit = tmp_path / "t/_delta_log/00000000000000000001.json"
-    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
-    for action in actions:
-        if "add" in action:
-            action["add"] |= {"stats": stats}
-    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    set_in_commit(tmp_path / "t", 1, "add", stats=stats)
     table = lakelog.open(tmp_path / "t", upkeep=False)
     clone = table.clone(tmp_path / "clone")
     table.delete(None)
