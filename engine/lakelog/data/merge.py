@@ -318,9 +318,7 @@ class _Effect:
         if clause.kind != "delete":
             values, hint = sides.values(clause)
             old = None if clause.kind == "insert" else sides.old
-            self.assigned = Assignments(
-                values, sides.rules, sides.partition_columns, seen, hint, old
-            )
+            self.assigned = Assignments(values, sides.rules, seen, hint, old)
         if ambiguous:
             _require_sides((clause.predicate, *(clause.values or {}).values()), ambiguous)
 
@@ -337,7 +335,6 @@ class _Sides:
     """
 
     rules: RowRules
-    partition_columns: tuple[str, ...]
     source: contract.Struct
     keeps_fields: bool
 
@@ -431,8 +428,7 @@ class _Merging(Change):
         schema = snapshot.schema
         rules = RowRules.of(snapshot.table_configuration)
         self._pairs = on.of_pairs(schema, source.schema, rules.now_us)
-        partition_columns = snapshot.metadata.partition_columns
-        sides = _Sides(rules, partition_columns, source.schema, keeps_fields)
+        sides = _Sides(rules, source.schema, keeps_fields)
         target_row = _with_column(schema, contract.Field(TARGET, schema))
         # A column that the merge adds to the target is the source's in clauses.
         alone = [f for f in source.schema.fields if f.name.lower() not in {*known, SOURCE, TARGET}]

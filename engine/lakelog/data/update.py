@@ -85,7 +85,7 @@ def update(
     """Update rows; see `lakelog.table.Table.update`."""
     commit = RowCommit(log, runtime, begin, options, "UPDATE")
     rules = RowRules.of(commit.snapshot.table_configuration)
-    assigned = Assignments(values, rules, commit.snapshot.metadata.partition_columns)
+    assigned = Assignments(values, rules)
     rules.require_updatable(assigned.names)
     return _run(commit, where, lambda condition: _Update(condition, assigned))
 
@@ -134,7 +134,6 @@ class Assignments:
         self,
         values: Mapping[str, Any],
         rules: RowRules,
-        partition_columns: tuple[str, ...],
         seen: contract.Struct | None = None,
         give_fields: str | None = GIVE_FIELDS,
         old: Callable[[str], pl.Expr] | None = contract.column_named,
@@ -173,7 +172,7 @@ class Assignments:
                 self._expressions[field.name] = expr
                 self._roots |= set(expr.meta.root_names())
         self._changed = [field for field in schema.fields if field.name in self._expressions]
-        self._conform = Conform(self._changed, partition_columns, new=True)
+        self._conform = Conform(self._changed, rules.partition_columns, new=True)
         # A wrong type is reported before a row is read.
         self.values(empty)
 
