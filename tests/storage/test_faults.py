@@ -13,7 +13,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -54,6 +54,8 @@ SHORT_TIMEOUTS: dict[str, dict[str, Any]] = {
     "azurite": {"read_timeout": READ_TIMEOUT_S, "connection_timeout": 1},
     "gcs": {"requests_timeout": READ_TIMEOUT_S},
 }
+
+T = TypeVar("T")
 
 PAUSE_S = 0.01
 """The longest pause of a driver before it repeats a request; without tests it is seconds."""
@@ -125,8 +127,21 @@ def cloud(
     fault = request.node.callspec.params.get("fault")
     options = SHORT_TIMEOUTS if fault in {Fault.HANG, Fault.HANG_AFTER} else OWN_TIMEOUTS
     store = direct.through(proxy.url, **options[backend_name]).open(location)
-    assert store.list_from("log") == []  # connects
+    assert answered(lambda: store.list_from("log")) == []  # connects
     return Cloud(backend_name, proxy, direct, location, store)
+
+
+def answered(call: Callable[[], T]) -> T:
+    """The result of a call that no rule concerns. It is repeated while a busy machine needs longer
+    than a short time-out.
+    """
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return call()
+        except (OutcomeUnknownError, UnavailableError):
+            if time.monotonic() > until:
+                raise
 
 
 class ShortPauses:
@@ -249,7 +264,8 @@ def test_creation_ends_with_an_error_under_permanent_faults(cloud: Cloud, fault:
         # The client cannot know whether the server received it.
         assert result is OutcomeUnknownError
     assert cloud.content() is None
-    assert cloud.store.put_if_absent(PATH, OWN) is True  # the store is still usable
+    answered(lambda: cloud.store.put_if_absent(PATH, OWN))
+    assert cloud.content() == OWN  # the store is still usable
 
 
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
@@ -328,7 +344,7 @@ def test_read_raises_unavailable_error_under_permanent_faults(
     with cloud.failing(Rule(fault, "GET|HEAD")), pytest.raises(UnavailableError):
         cloud.store.read(PATH)
     assert time.monotonic() - started < LIMIT_S
-    assert cloud.store.read(PATH) == large
+    assert answered(lambda: cloud.store.read(PATH)) == large
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
