@@ -91,4 +91,4 @@ def test_progress_bar_never_exceeds_its_total() -> None:
     bar = watch.Watch(meter)
     bar.expect(5)
     meter.add(size_bytes=100)
-    assert bar.done_bytes(meter) == 5
+    assert bar.done_bytes == 5

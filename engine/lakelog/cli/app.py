@@ -136,7 +136,7 @@ for command in (
     app.add_command(command)
 
 
-@app.command(epilog=examples("lakelog demo", "lakelog demo --dir playground --commits 1000"))
+@options.command("lakelog demo", "lakelog demo --dir playground --commits 1000", group=app)
 @click.option(
     "--dir",
     "--directory",
@@ -159,7 +159,6 @@ for command in (
     show_default=True,
     help="Seed of the random rows.",
 )
-@options.debug
 def demo(directory: str | None, commits: int, seed: int) -> None:
     """Create a table and demonstrate the main operations on it.
 
@@ -175,12 +174,11 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
     run_demo(directory, commits, seed)
 
 
-@app.command(
-    epilog=examples(
-        "lakelog cache",
-        "lakelog cache --directory /var/cache/lakelog --output json",
-        "lakelog cache --clear",
-    )
+@options.command(
+    "lakelog cache",
+    "lakelog cache --directory /var/cache/lakelog --output json",
+    "lakelog cache --clear",
+    group=app,
 )
 @click.option(
     "--directory",
@@ -191,7 +189,6 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
 )
 @click.option("--clear", is_flag=True, help="Delete all entries.")
 @options.output
-@options.debug
 def cache(directory: str | None, clear: bool, output: Output) -> None:
     """Show or clear the disk cache of decoded checkpoints.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import FAILURE_CODE, Output, Target, examples
+from lakelog.cli.options import FAILURE_CODE, Output, Target
 from lakelog.cli.output import FINDINGS, GOOD, NOT_EXAMINED, View, emit, write_facts, write_report
 from lakelog.cli.watch import open_metered, progress
 
@@ -16,19 +16,16 @@ _files = click.option(
 )
 
 
-@click.command(
-    epilog=examples(
-        "lakelog doctor orders",
-        "lakelog doctor orders --files",
-        "lakelog doctor clone --files --allow-external orders",
-        "lakelog doctor s3://bucket/orders --output json",
-    )
+@options.command(
+    "lakelog doctor orders",
+    "lakelog doctor orders --files",
+    "lakelog doctor clone --files --allow-external orders",
+    "lakelog doctor s3://bucket/orders --output json",
 )
 @options.target
 @_files
 @options.external
 @options.output
-@options.debug
 def doctor(target: Target, files: bool, output: Output) -> int:
     """Report what needs doing, and the command that does it.
 
@@ -51,11 +48,9 @@ def doctor(target: Target, files: bool, output: Output) -> int:
     return FINDINGS if report.problems else GOOD
 
 
-@click.command(
-    epilog=examples(
-        "lakelog report orders --out report.html",
-        "lakelog report s3://bucket/orders --out orders.html --files",
-    )
+@options.command(
+    "lakelog report orders --out report.html",
+    "lakelog report s3://bucket/orders --out orders.html --files",
 )
 @options.target
 @click.option(
@@ -68,7 +63,6 @@ def doctor(target: Target, files: bool, output: Output) -> int:
 @_files
 @options.external
 @options.output
-@options.debug
 def report(target: Target, out: str, files: bool, output: Output) -> None:
     """Write an HTML page about a table.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.options import Output, Target
 from lakelog.cli.output import FINDINGS, GOOD, write_report
 from lakelog.cli.text import count
 from lakelog.errors import InvalidInputError
@@ -117,13 +117,11 @@ class _Interrupt:
             yield found
 
 
-@click.command(
-    epilog=examples(
-        "lakelog ingest events events.ndjson more.parquet",
-        "lakelog ingest events --on-bad-row divert < events.ndjson",
-        "lakelog ingest events big.csv --resume",
-        "lakelog ingest users changes.ndjson --key id",
-    )
+@options.command(
+    "lakelog ingest events events.ndjson more.parquet",
+    "lakelog ingest events --on-bad-row divert < events.ndjson",
+    "lakelog ingest events big.csv --resume",
+    "lakelog ingest users changes.ndjson --key id",
 )
 @options.target
 @options.external
@@ -165,7 +163,6 @@ class _Interrupt:
 )
 @click.option("--resume", is_flag=True, help="Continue files after their last durable row.")
 @options.output
-@options.debug
 def ingest(
     target: Target,
     files: tuple[str, ...],

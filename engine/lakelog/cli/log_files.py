@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.options import Output, Target
 from lakelog.cli.output import (
     FINDINGS,
     GOOD,
@@ -49,12 +49,10 @@ def _layouts() -> list[str]:
     return ["auto", "v2", *(layout for dialect in registered() for layout in dialect.layouts)]
 
 
-@click.command(
-    epilog=examples(
-        "lakelog checkpoint orders",
-        "lakelog checkpoint orders --layout v2 --memory-limit 512MB",
-        "lakelog checkpoint orders --version 10 --output json",
-    )
+@options.command(
+    "lakelog checkpoint orders",
+    "lakelog checkpoint orders --layout v2 --memory-limit 512MB",
+    "lakelog checkpoint orders --version 10 --output json",
 )
 @options.target
 @options.version("The latest by default.")
@@ -69,7 +67,6 @@ def _layouts() -> list[str]:
 @options.memory
 @click.option("--no-verify", is_flag=True, help="Skip the verification.")
 @options.output
-@options.debug
 def checkpoint(
     target: Target,
     version: int | None,
@@ -113,15 +110,12 @@ def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
     ]
 
 
-@click.command(
-    epilog=examples("lakelog verify orders", "lakelog verify orders --version 10 --output json")
-)
+@options.command("lakelog verify orders", "lakelog verify orders --version 10 --output json")
 @options.target
 @options.version("The newest checkpoint by default.")
 @options.memory
 @click.option("--strict", is_flag=True, help="Treat an unprovable checkpoint as a finding.")
 @options.output
-@options.debug
 def verify(
     target: Target,
     version: int | None,
@@ -180,12 +174,10 @@ def _verify_facts(report: VerifyReport) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-@click.command(
-    epilog=examples(
-        "lakelog repair orders",
-        "lakelog repair orders --check-files --output json",
-        "lakelog repair orders --apply",
-    )
+@options.command(
+    "lakelog repair orders",
+    "lakelog repair orders --check-files --output json",
+    "lakelog repair orders --apply",
 )
 @options.target
 @options.apply
@@ -204,7 +196,6 @@ def _verify_facts(report: VerifyReport) -> list[tuple[str, str]]:
 @options.inventory
 @click.option("--strict", is_flag=True, help="Repair nothing if any problem cannot be repaired.")
 @options.rows
-@options.debug
 def repair(
     target: Target,
     apply: bool,
@@ -256,18 +247,16 @@ def repair(
     return GOOD if is_clean else FINDINGS
 
 
-@click.command(
-    "compact-log",
-    epilog=examples(
-        "lakelog compact-log orders 10 19", "lakelog compact-log orders 0 99 --output json"
-    ),
+@options.command(
+    "lakelog compact-log orders 10 19",
+    "lakelog compact-log orders 0 99 --output json",
+    name="compact-log",
 )
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
 @click.argument("b", type=click.IntRange(min=0), metavar="B")
 @options.memory
 @options.output
-@options.debug
 def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output: Output) -> None:
     """Write the log compaction file of versions A to B.
 
@@ -292,14 +281,11 @@ def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output
     write_report(report, facts, _COMPACTION, output)
 
 
-@click.command(
-    epilog=examples("lakelog checksum orders", "lakelog checksum orders --version 10 --output json")
-)
+@options.command("lakelog checksum orders", "lakelog checksum orders --version 10 --output json")
 @options.target
 @options.version("The latest by default.")
 @options.memory
 @options.output
-@options.debug
 def checksum(target: Target, version: int | None, memory_limit: int | None, output: Output) -> int:
     """Write the checksum file of a version, unless it exists.
 
@@ -326,17 +312,14 @@ def checksum(target: Target, version: int | None, memory_limit: int | None, outp
     return FINDINGS if wrong else GOOD
 
 
-@click.command(
-    epilog=examples(
-        "lakelog replicate orders /mnt/backup/orders",
-        "lakelog replicate orders s3://backup/orders --to-option anon=false --version 10",
-    )
+@options.command(
+    "lakelog replicate orders /mnt/backup/orders",
+    "lakelog replicate orders s3://backup/orders --to-option anon=false --version 10",
 )
 @options.target
 @options.version("The newest checkpoint by default.")
 @options.destination
 @options.output
-@options.debug
 def replicate(
     target: Target,
     version: int | None,

@@ -197,21 +197,82 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def debug(command: _F) -> _F:
-    """``--debug``, which is valid before and after the command's name."""
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Keeps the value of an option, if it is given, in the context, which groups and their commands
+    share.
+    """
 
-    def keep(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-        if value:
-            context.meta[DEBUG] = True
+    def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False:
+            context.meta[key] = value
 
-    return click.option(
-        "--debug",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=keep,
-        help="Show the traceback of an error.",
-    )(command)
+    return keep
+
+
+debug = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_keep(DEBUG),
+    help="Show the traceback of an error.",
+)
+"""``--debug``, which is valid before and after the command's name."""
+
+
+def command(
+    *lines: str, group: click.Group | None = None, name: str | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command with these examples and ``--debug``, added to `group` if it is given."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made = debug(click.command(name, epilog=examples(*lines))(function))
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
+
+
+_read_timeout_option = click.option(
+    "--read-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    expose_value=False,
+    callback=_keep(_READ_TIMEOUT),
+    help="Time-out of a read without progress; 0 disables it. Default: the table's property, "
+    "otherwise 30.",
+)
+"""``--read-timeout``, which `Target` takes from the context."""
+
+external = click.option(
+    "--allow-external",
+    multiple=True,
+    shell_complete=paths,
+    metavar="FOLDER",
+    expose_value=False,
+    callback=_keep(_ALLOW_EXTERNAL),
+    help="Folder or URL outside of the table's folder whose files may be opened, such as the "
+    "source of a clone; repeatable.",
+)
+"""``--allow-external``, for commands that open data files; `Target` takes it from the context."""
+
+apply = click.option(
+    "--apply", is_flag=True, help="Apply the plan; without this option, nothing is changed."
+)
+"""``--apply``."""
+
+inventory = click.option(
+    "--inventory",
+    shell_complete=paths,
+    metavar="FILE",
+    help="Inventory of the table's folder, as Parquet, CSV or JSON with path, size and "
+    "modificationTime, instead of a listing.",
+)
+"""``--inventory``."""
+
+memory = click.option("--memory-limit", type=Size(), help="Limit of the memory of the process.")
+"""``--memory-limit``."""
 
 
 def target(command: _F) -> _F:
@@ -248,67 +309,6 @@ def destination(command: _F) -> _F:
     return click.argument("location", metavar="LOCATION", shell_complete=paths)(
         option(cast("_F", call))
     )
-
-
-def _read_timeout_option(command: _F) -> _F:
-    """``--read-timeout``, which `Target` takes from the context."""
-
-    def keep(context: click.Context, _parameter: click.Parameter, value: float | None) -> None:
-        if value is not None:
-            context.meta[_READ_TIMEOUT] = value
-
-    return click.option(
-        "--read-timeout",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        expose_value=False,
-        callback=keep,
-        help="Time-out of a read without progress; 0 disables it. Default: the table's property, "
-        "otherwise 30.",
-    )(command)
-
-
-def external(command: _F) -> _F:
-    """``--allow-external``, for commands that open data files; `Target` takes it from the
-    context.
-    """
-
-    def keep(context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> None:
-        context.meta[_ALLOW_EXTERNAL] = value
-
-    return click.option(
-        "--allow-external",
-        multiple=True,
-        shell_complete=paths,
-        metavar="FOLDER",
-        expose_value=False,
-        callback=keep,
-        help="Folder or URL outside of the table's folder whose files may be opened, such as the "
-        "source of a clone; repeatable.",
-    )(command)
-
-
-def apply(command: _F) -> _F:
-    """``--apply``."""
-    text = "Apply the plan; without this option, nothing is changed."
-    return click.option("--apply", is_flag=True, help=text)(command)
-
-
-def inventory(command: _F) -> _F:
-    """``--inventory``."""
-    return click.option(
-        "--inventory",
-        shell_complete=paths,
-        metavar="FILE",
-        help="Inventory of the table's folder, as Parquet, CSV or JSON with path, size and "
-        "modificationTime, instead of a listing.",
-    )(command)
-
-
-def memory(command: _F) -> _F:
-    """``--memory-limit``."""
-    text = "Limit of the memory of the process."
-    return click.option("--memory-limit", type=Size(), help=text)(command)
 
 
 def version(text: str) -> Callable[[_F], _F]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.options import Output, Target
 from lakelog.cli.output import (
     FINDINGS,
     GOOD,
@@ -57,12 +57,10 @@ _SHOWN = (
 )
 
 
-@click.command(
-    epilog=examples(
-        "lakelog cleanup orders",
-        'lakelog cleanup orders --retention "60 days" --all --output csv',
-        "lakelog cleanup orders --apply --quarantine",
-    )
+@options.command(
+    "lakelog cleanup orders",
+    'lakelog cleanup orders --retention "60 days" --all --output csv',
+    "lakelog cleanup orders --apply --quarantine",
 )
 @options.target
 @options.apply
@@ -87,7 +85,6 @@ _SHOWN = (
 )
 @click.option("--fail-fast", is_flag=True, help="Stop at the first file that cannot be deleted.")
 @options.rows
-@options.debug
 def cleanup(
     target: Target,
     apply: bool,
@@ -160,12 +157,10 @@ def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
     return [*texts, f"more files are kept: {found.why}"] if found.why else texts
 
 
-@click.command(
-    epilog=examples(
-        "lakelog vacuum orders",
-        'lakelog vacuum orders --retention "14 days" --output parquet --to unused.parquet',
-        "lakelog vacuum orders --apply --keep-version 10",
-    )
+@options.command(
+    "lakelog vacuum orders",
+    'lakelog vacuum orders --retention "14 days" --output parquet --to unused.parquet',
+    "lakelog vacuum orders --apply --keep-version 10",
 )
 @options.target
 @options.apply
@@ -187,7 +182,6 @@ def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
 )
 @options.inventory
 @options.rows
-@options.debug
 def vacuum(
     target: Target,
     apply: bool,
@@ -240,12 +234,10 @@ def vacuum(
     return show_errors(found.errors)
 
 
-@click.command(
-    epilog=examples(
-        'lakelog simulate orders --log-retention "7 days" --consumer billing=120',
-        "lakelog simulate orders --log-retention 7d --log-retention 14d --output json",
-        'lakelog simulate orders --deleted-file-retention "1 day" --checkpoint-retention 1h',
-    )
+@options.command(
+    'lakelog simulate orders --log-retention "7 days" --consumer billing=120',
+    "lakelog simulate orders --log-retention 7d --log-retention 14d --output json",
+    'lakelog simulate orders --deleted-file-retention "1 day" --checkpoint-retention 1h',
 )
 @options.target
 @click.option(
@@ -274,7 +266,6 @@ def vacuum(
     help="A reader of the table's changes, and the version that it reads next; repeatable.",
 )
 @options.rows
-@options.debug
 def simulate(
     target: Target,
     log_retention: tuple[int, ...],
@@ -328,12 +319,10 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@click.command(
-    epilog=examples(
-        "lakelog undo orders",
-        "lakelog undo orders 20260105T101500Z-3f9ac2d1",
-        'lakelog undo orders --purge "7 days"',
-    )
+@options.command(
+    "lakelog undo orders",
+    "lakelog undo orders 20260105T101500Z-3f9ac2d1",
+    'lakelog undo orders --purge "7 days"',
 )
 @options.target
 @click.argument("quarantine", metavar="[ID]", required=False)
@@ -349,7 +338,6 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     "that changed since are kept.",
 )
 @options.rows
-@options.debug
 def undo(
     target: Target, quarantine: str | None, purge: int | None, replace: bool, output: Output
 ) -> int:

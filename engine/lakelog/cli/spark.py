@@ -40,7 +40,7 @@ _QUIET = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
 _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "seconds", "version")
 
 
-@spark.command(epilog=examples(*_EXAMPLES))
+@options.command(*_EXAMPLES, group=spark)
 @click.argument("file", metavar="FILE", shell_complete=options.paths)
 @click.option(
     "--only",
@@ -50,7 +50,6 @@ _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "sec
     help="Only this step of the file: ingest, compact, checkpoint, cleanup or vacuum; repeatable.",
 )
 @options.output
-@options.debug
 def run(file: str, steps: tuple[str, ...], output: Output) -> int:
     """Run the steps of a TOML file, one after another.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.options import Output, Target
 from lakelog.cli.output import (
     TABLE_ROWS,
     View,
@@ -70,13 +70,10 @@ _BLAME = (
 _REPLAY = "part rows size".split()
 
 
-@click.command(
-    epilog=examples("lakelog info orders", "lakelog info orders --version 10 --output json")
-)
+@options.command("lakelog info orders", "lakelog info orders --version 10 --output json")
 @options.target
 @options.travel
 @options.output
-@options.debug
 def info(target: Target, version: int | None, timestamp: str | None, output: Output) -> None:
     """Show facts about a table: schema, protocol, sizes.
 
@@ -229,14 +226,12 @@ def _ranges(ranges: Sequence[dict[str, int]]) -> str:
     return ", ".join(texts) or "none"
 
 
-@click.command(
-    epilog=examples(
-        "lakelog files orders",
-        "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
-        "lakelog files orders --where \"day = '2026-01-05'\" --explain",
-        "lakelog files orders --version 10 --columns path,size --output csv",
-        "lakelog files orders --output parquet --to files.parquet",
-    )
+@options.command(
+    "lakelog files orders",
+    "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
+    "lakelog files orders --where \"day = '2026-01-05'\" --explain",
+    "lakelog files orders --version 10 --columns path,size --output csv",
+    "lakelog files orders --output parquet --to files.parquet",
 )
 @options.target
 @options.travel
@@ -256,7 +251,6 @@ def _ranges(ranges: Sequence[dict[str, int]]) -> str:
     help="List no files. Show how much of the checkpoint --where has to read, and why.",
 )
 @options.rows
-@options.debug
 def files(
     target: Target,
     version: int | None,
@@ -276,7 +270,7 @@ def files(
     table, meter = open_metered(target)
     with progress("replaying", meter) as watch:
         snapshot = table.snapshot(version, timestamp)
-        _expect_checkpoint(watch, meter, table, snapshot)
+        _expect_checkpoint(watch, table, snapshot)
         if explain:
             if where is None:
                 raise click.UsageError("--explain needs --where")
@@ -299,13 +293,11 @@ def files(
     write(rows, output, shown)
 
 
-@click.command(
-    epilog=examples(
-        "lakelog rows orders",
-        "lakelog rows orders --where \"day >= '2026-01-05' and amount > 1000\" --columns id,amount",
-        "lakelog rows orders --version 10 --limit 1000 --output csv",
-        "lakelog rows orders --output parquet --to orders.parquet",
-    )
+@options.command(
+    "lakelog rows orders",
+    "lakelog rows orders --where \"day >= '2026-01-05' and amount > 1000\" --columns id,amount",
+    "lakelog rows orders --version 10 --limit 1000 --output csv",
+    "lakelog rows orders --output parquet --to orders.parquet",
 )
 @options.target
 @options.external
@@ -317,7 +309,6 @@ def files(
     "not opened.",
 )
 @options.rows
-@options.debug
 def rows(
     target: Target, version: int | None, timestamp: str | None, where: str | None, output: Output
 ) -> None:
@@ -384,12 +375,9 @@ def _spread(name: str, known: Sequence[str]) -> list[str]:
     return [name]
 
 
-@click.command(
-    epilog=examples("lakelog history orders --limit 5", "lakelog history orders --output json")
-)
+@options.command("lakelog history orders --limit 5", "lakelog history orders --output json")
 @options.target
 @options.rows
-@options.debug
 def history(target: Target, output: Output) -> None:
     """List the commits, newest first: time, operation, user."""
     table, meter = open_metered(target)
@@ -413,12 +401,10 @@ def _action_types() -> list[str]:
     return sorted({kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers})
 
 
-@click.command(
-    epilog=examples(
-        "lakelog actions orders --start 10 --end 20",
-        "lakelog actions orders --type remove --type add --columns version,actionType,path",
-        "lakelog actions orders --output parquet --to actions.parquet",
-    )
+@options.command(
+    "lakelog actions orders --start 10 --end 20",
+    "lakelog actions orders --type remove --type add --columns version,actionType,path",
+    "lakelog actions orders --output parquet --to actions.parquet",
 )
 @options.target
 @click.option(
@@ -436,7 +422,6 @@ def _action_types() -> list[str]:
     help="Only actions of this type, such as add or txn; repeatable.",
 )
 @options.rows
-@options.debug
 def actions(
     target: Target,
     start: int,
@@ -475,12 +460,10 @@ def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
         warnings.warn(note, LakelogWarning, stacklevel=2)
 
 
-@click.command(
-    epilog=examples(
-        "lakelog changes orders --start 10 --end 20",
-        "lakelog changes orders --start 2026-01-05 --where \"_change_type = 'delete'\"",
-        "lakelog changes orders --start 10 --output parquet --to changes.parquet",
-    )
+@options.command(
+    "lakelog changes orders --start 10 --end 20",
+    "lakelog changes orders --start 2026-01-05 --where \"_change_type = 'delete'\"",
+    "lakelog changes orders --start 10 --output parquet --to changes.parquet",
 )
 @options.target
 @options.external
@@ -502,7 +485,6 @@ def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
     "contain a matching change.",
 )
 @options.rows
-@options.debug
 def changes(
     target: Target, start: int | str, end: int | str | None, where: str | None, output: Output
 ) -> None:
@@ -521,12 +503,11 @@ def changes(
     write(found, output, shown)
 
 
-@click.command(epilog=examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
+@options.command("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv")
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
 @click.argument("b", type=click.IntRange(min=0), metavar="[B]", required=False)
 @options.rows
-@options.debug
 def diff(target: Target, a: int, b: int | None, output: Output) -> None:
     """Compare version A with version B.
 
@@ -557,16 +538,13 @@ def diff(target: Target, a: int, b: int | None, output: Output) -> None:
     emit(rows.lazy(), output, View("difference", tuple(_DIFF), (), summary))
 
 
-@click.command(
-    epilog=examples(
-        "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
-        'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
-    )
+@options.command(
+    "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
+    'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
 )
 @options.target
 @click.argument("path", metavar="PATH")
 @options.rows
-@options.debug
 def blame(target: Target, path: str, output: Output) -> None:
     """Show the history of one data file, commit by commit.
 
@@ -586,11 +564,9 @@ def blame(target: Target, path: str, output: Output) -> None:
     emit(rows.lazy(), output, View("event", tuple(_BLAME), (), summary))
 
 
-@click.command(
-    epilog=examples(
-        "lakelog replay orders --out state",
-        "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
-    )
+@options.command(
+    "lakelog replay orders --out state",
+    "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
 )
 @options.target
 @options.travel
@@ -609,7 +585,6 @@ def blame(target: Target, path: str, output: Output) -> None:
     help="Start a new part when a part has reached this size.",
 )
 @options.output
-@options.debug
 def replay(
     target: Target,
     version: int | None,
@@ -629,7 +604,7 @@ def replay(
     begin = time.perf_counter()
     with progress("replaying", meter) as watch:
         snapshot = table.snapshot(version, timestamp)
-        _expect_checkpoint(watch, meter, table, snapshot)
+        _expect_checkpoint(watch, table, snapshot)
         manifest = snapshot.write_parquet(out, max_part_bytes)
     seconds = time.perf_counter() - begin
     if output.format == "table":
@@ -665,17 +640,16 @@ def _replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> lis
     ]
 
 
-def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
+def _expect_checkpoint(watch: Watch, table: Table, snapshot: Snapshot) -> None:
     """Set the total of the progress bar to the checkpoint's bytes; the commits were read before."""
     store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
-    watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))
+    watch.expect(watch.done_bytes + sum(s.size_bytes for s in sizes if s is not None))
 
 
-@click.command(epilog=examples("lakelog compat orders", "lakelog compat orders --output json"))
+@options.command("lakelog compat orders", "lakelog compat orders --output json")
 @options.target
 @options.rows
-@options.debug
 def compat(target: Target, output: Output) -> None:
     """Show which readers and writers can open a table.
 

@@ -13,7 +13,7 @@ import click
 
 import lakelog
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.options import Output, Target
 from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
 from lakelog.cli.text import count
 from lakelog.cli.watch import Meter, open_metered, progress
@@ -49,18 +49,14 @@ def _planned_facts(facts: list[tuple[str, str]], *, apply: bool) -> list[tuple[s
     return facts if apply else [*facts[1:], ("plan", PLANNED)]
 
 
-@click.command(
-    epilog=examples(
-        "lakelog restore orders --version 10",
-        "lakelog restore orders --timestamp 2026-01-05 --apply",
-    )
+@options.command(
+    "lakelog restore orders --version 10", "lakelog restore orders --timestamp 2026-01-05 --apply"
 )
 @options.target
 @options.external
 @options.travel
 @options.apply
 @options.output
-@options.debug
 def restore(
     target: Target, version: int | None, timestamp: str | None, apply: bool, output: Output
 ) -> None:
@@ -82,12 +78,10 @@ def _columns(_context: click.Context, _option: click.Parameter, value: str) -> t
     return options.names_of(value)
 
 
-@click.command(
-    epilog=examples(
-        "lakelog compact orders",
-        "lakelog compact orders --where \"day >= '2026-01-05'\" --target-bytes 256MB",
-        "lakelog compact orders --zorder-by customer,product",
-    )
+@options.command(
+    "lakelog compact orders",
+    "lakelog compact orders --where \"day >= '2026-01-05'\" --target-bytes 256MB",
+    "lakelog compact orders --zorder-by customer,product",
 )
 @options.target
 @options.external
@@ -110,7 +104,6 @@ def _columns(_context: click.Context, _option: click.Parameter, value: str) -> t
     help="Sort rows along a Z-order curve through these columns.",
 )
 @options.output
-@options.debug
 def compact(
     target: Target,
     target_bytes: int | None,
@@ -140,11 +133,9 @@ def compact(
     return FINDINGS if report.skipped else GOOD
 
 
-@click.command(
-    epilog=examples(
-        "lakelog delete orders --where \"day < '2025-01-01'\"",
-        'lakelog delete orders --where "customer = 7" --apply',
-    )
+@options.command(
+    "lakelog delete orders --where \"day < '2025-01-01'\"",
+    'lakelog delete orders --where "customer = 7" --apply',
 )
 @options.target
 @options.external
@@ -156,7 +147,6 @@ def compact(
 )
 @options.apply
 @options.rows
-@options.debug
 def delete(target: Target, where: str, apply: bool, output: Output) -> None:
     """Delete the rows for which a condition is true.
 
@@ -191,12 +181,10 @@ def _count_of_rows(number: int | None) -> str:
     return "an unknown number of rows" if number is None else count(number, "row")
 
 
-@click.command(
-    epilog=examples(
-        "lakelog convert landing/orders",
-        "lakelog convert landing/orders --partition-by day,region --apply",
-        "lakelog convert landing/orders --partition-by 'month int' --apply",
-    )
+@options.command(
+    "lakelog convert landing/orders",
+    "lakelog convert landing/orders --partition-by day,region --apply",
+    "lakelog convert landing/orders --partition-by 'month int' --apply",
 )
 @options.target
 @click.option(
@@ -209,7 +197,6 @@ def _count_of_rows(number: int | None) -> str:
 )
 @options.apply
 @options.output
-@options.debug
 def convert(target: Target, partition_by: tuple[str, ...], apply: bool, output: Output) -> None:
     """Make a Delta table of a folder of Parquet files, in place.
 
@@ -238,19 +225,16 @@ def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | 
     return {"type": "struct", "fields": fields}
 
 
-@click.command(
-    epilog=examples(
-        "lakelog clone orders orders-test",
-        "lakelog clone orders orders-test --version 10",
-        "lakelog clone s3://prod/orders s3://test/orders --storage-option profile=prod "
-        "--to-option profile=test",
-    )
+@options.command(
+    "lakelog clone orders orders-test",
+    "lakelog clone orders orders-test --version 10",
+    "lakelog clone s3://prod/orders s3://test/orders --storage-option profile=prod "
+    "--to-option profile=test",
 )
 @options.target
 @options.travel
 @options.destination
 @options.output
-@options.debug
 def clone(
     target: Target,
     version: int | None,

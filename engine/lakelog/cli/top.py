@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Target, examples
+from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.display import plain
 from lakelog.errors import UnavailableError
@@ -56,12 +56,10 @@ class Reading:
     at_ms: int
 
 
-@click.command(
-    epilog=examples(
-        "lakelog top orders",
-        'lakelog top orders --interval "10 seconds" --window "1 hour"',
-        "lakelog top orders --count 1",
-    )
+@options.command(
+    "lakelog top orders",
+    'lakelog top orders --interval "10 seconds" --window "1 hour"',
+    "lakelog top orders --count 1",
 )
 @options.target
 @click.option(
@@ -86,7 +84,6 @@ class Reading:
     type=click.IntRange(min=1),
     help="Number of readings; by default, until Ctrl-C.",
 )
-@options.debug
 def top(target: Target, interval_ms: int, window_ms: int, readings: int | None) -> None:
     """Follow the commits of a table: rate, files, size, age of the last commit, conflicts.
 

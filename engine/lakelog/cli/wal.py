@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
     from lakelog.wal.historic.upgrade import UpgradeReport
     from lakelog.wal.inspect import SegmentReport, WalReport
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 _HISTORIC = click.Choice(("002", "003", "003-crc"))
-
-
-def _directory(command: _F) -> _F:
-    return click.argument(
-        "directory", metavar="DIRECTORY", shell_complete=options.paths, callback=_named
-    )(command)
 
 
 def _named(_context: click.Context, _parameter: click.Parameter, directory: str) -> str:
@@ -55,21 +47,20 @@ def _named(_context: click.Context, _parameter: click.Parameter, directory: str)
     return directory
 
 
-def _format(command: _F) -> _F:
-    return click.option(
-        "--format",
-        "form",
-        type=_HISTORIC,
-        help="Format of a historic log, if it cannot be detected from its files.",
-    )(command)
-
-
-def _safe(command: _F) -> _F:
-    return click.option(
-        "--safe",
-        is_flag=True,
-        help="Use the safe part of a damaged log, and exit with code 1, instead of failing.",
-    )(command)
+_directory = click.argument(
+    "directory", metavar="DIRECTORY", shell_complete=options.paths, callback=_named
+)
+_format = click.option(
+    "--format",
+    "form",
+    type=_HISTORIC,
+    help="Format of a historic log, if it cannot be detected from its files.",
+)
+_safe = click.option(
+    "--safe",
+    is_flag=True,
+    help="Use the safe part of a damaged log, and exit with code 1, instead of failing.",
+)
 
 
 @click.group(
@@ -95,17 +86,15 @@ _UPGRADE = "directory format records last_seq segment old_files findings doubts"
 _SHOWN_KEY_COLUMNS = ("key", "value")
 
 
-@wal.command(
-    epilog=examples(
-        "lakelog wal inspect events",
-        "lakelog wal inspect events --output json",
-        "lakelog wal inspect old/wal.log --format 003",
-    )
+@options.command(
+    "lakelog wal inspect events",
+    "lakelog wal inspect events --output json",
+    "lakelog wal inspect old/wal.log --format 003",
+    group=wal,
 )
 @_directory
 @_format
 @options.rows
-@options.debug
 def inspect(directory: str, form: str | None, output: Output) -> int:
     """List the files of a log: times, sizes, sequence numbers, damage.
 
@@ -222,12 +211,11 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
     return sentences
 
 
-@wal.command(
-    epilog=examples(
-        "lakelog wal replay events",
-        "lakelog wal replay events --state --text --output json",
-        "lakelog wal replay events --after 1000 --output parquet --to new.parquet",
-    )
+@options.command(
+    "lakelog wal replay events",
+    "lakelog wal replay events --state --text --output json",
+    "lakelog wal replay events --after 1000 --output parquet --to new.parquet",
+    group=wal,
 )
 @_directory
 @_format
@@ -243,7 +231,6 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
 @click.option("--text", is_flag=True, help="Return keys and values as text instead of bytes.")
 @_safe
 @options.rows
-@options.debug
 def replay(
     directory: str,
     form: str | None,
@@ -364,11 +351,8 @@ def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> p
     return table.set_column(table.column_names.index(name), name, column)
 
 
-@wal.command(
-    epilog=examples(
-        "lakelog wal upgrade old",
-        "lakelog wal upgrade old --format 003 --remove-old",
-    )
+@options.command(
+    "lakelog wal upgrade old", "lakelog wal upgrade old --format 003 --remove-old", group=wal
 )
 @_directory
 @_format
@@ -380,7 +364,6 @@ def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> p
 )
 @_safe
 @options.output
-@options.debug
 def upgrade(directory: str, form: str | None, remove_old: bool, safe: bool, output: Output) -> int:
     """Upgrade a historic log to the current format, in place.
 
@@ -417,14 +400,13 @@ def _upgrade_facts(report: UpgradeReport) -> list[tuple[str, str]]:
     return [*facts, *(("in doubt", doubt) for doubt in report.doubts)]
 
 
-@wal.command(
-    epilog=examples("lakelog wal truncate events 1000", "lakelog wal truncate events 1000 --apply")
+@options.command(
+    "lakelog wal truncate events 1000", "lakelog wal truncate events 1000 --apply", group=wal
 )
 @_directory
 @click.argument("up_to_seq", metavar="SEQ", type=click.IntRange(min=0))
 @options.apply
 @options.rows
-@options.debug
 def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> None:
     """Truncate records up to SEQ, and delete files without later records.
 

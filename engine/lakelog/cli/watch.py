@@ -53,6 +53,7 @@ class Watch:
     """The progress bar of a task; `expect` sets the bytes to read, `show_step` shows a step."""
 
     def __init__(self, meter: Meter) -> None:
+        self.meter = meter
         self._begin = meter.size_bytes
         self.total_bytes: int | None = None
         self.step: tuple[str, int, int | None] | None = None
@@ -65,9 +66,10 @@ class Watch:
         """Set the number of bytes that the whole task will read."""
         self.total_bytes = size_bytes
 
-    def done_bytes(self, meter: Meter) -> int:
+    @property
+    def done_bytes(self) -> int:
         """Bytes read since the start, at most the expected number."""
-        done = meter.size_bytes - self._begin
+        done = self.meter.size_bytes - self._begin
         return done if self.total_bytes is None else min(done, self.total_bytes)
 
 
@@ -79,7 +81,7 @@ def progress(title: str, meter: Meter) -> Iterator[Watch]:
         yield watch
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(title, meter, watch, ended), daemon=True)
+    thread = threading.Thread(target=_show, args=(title, watch, ended), daemon=True)
     thread.start()
     try:
         yield watch
@@ -88,7 +90,7 @@ def progress(title: str, meter: Meter) -> Iterator[Watch]:
         thread.join()
 
 
-def _show(title: str, meter: Meter, watch: Watch, ended: threading.Event) -> None:
+def _show(title: str, watch: Watch, ended: threading.Event) -> None:
     if ended.wait(_PATIENCE_SECONDS):
         return
     from rich.console import Console
@@ -106,8 +108,8 @@ def _show(title: str, meter: Meter, watch: Watch, ended: threading.Event) -> Non
         task = bar.add_task(title, total=None, read="")
         while True:
             over = ended.wait(_REFRESH_SECONDS)
-            read = f"{meter.files:,} files, {size_text(meter.size_bytes)} read"
-            done, total, words = watch.done_bytes(meter), watch.total_bytes, title
+            read = f"{watch.meter.files:,} files, {size_text(watch.meter.size_bytes)} read"
+            done, total, words = watch.done_bytes, watch.total_bytes, title
             if watch.step is not None:
                 step, done, total = watch.step
                 words = f"{title}: {step}"
