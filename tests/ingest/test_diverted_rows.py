@@ -228,6 +228,55 @@ def test_no_diverted_row_is_lost_whenever_a_program_renames_the_file(
             assert bytes(node.data).startswith(data), nth
 
 
+def test_write_ends_although_a_program_renames_the_file_without_pause(
+    table: lakelog.Table,
+) -> None:
+    disk = CrashDisk()
+    renamed: list[Node] = []
+
+    def rotate(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path == path and len(renamed) < 100:
+            renamed.append(disk.names[path])
+            disk.put(path, None)
+
+    with quiet(table, Path("ingest"), disk=disk, on_bad_row="divert") as ingestor:
+        path = ingestor.rejected_path
+        disk.watch = rotate
+        with pytest.raises(UnavailableError, match="is renamed too often"):
+            ingestor.write([{"id": "x"}, {"id": 1}])
+        disk.watch = crash_disk.quiet
+        ingestor.write([{"id": "x"}, {"id": 1}])
+        assert ids(ingestor.read_your_writes()) == [1]
+
+
+def test_earlier_diverted_rows_are_searched_once_for_files_that_had_none(
+    table: lakelog.Table,
+) -> None:
+    disk = CrashDisk()
+    reads: list[Operation] = []
+
+    def bad(file: str, line: int) -> FileRows:
+        return FileRows(b"x", file, "line", lambda: [line])
+
+    with quiet(table, Path("ingest"), disk=disk, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "x" * 1000})
+        for line in (1, 2):
+            ingestor.write(bad("/a\\b.ndjson", line))
+        node = disk.names[ingestor.rejected_path]
+    node.data[:0] = node.data * 3_000
+    before = node.data.count(b"\n")
+    with quiet(table, Path("ingest"), disk=disk, on_bad_row="divert") as ingestor:
+        disk.watch = lambda operation: reads.append(operation) if operation.kind == "read" else None
+        for number in range(20):
+            ingestor.write(bad(f"/{number}.ndjson", 1))
+        disk.watch = crash_disk.quiet
+        assert node.data.count(b"\n") == before + 20
+        for line, is_new in ((2, False), (3, True)):
+            ingestor.write(bad("/a\\b.ndjson", line))
+            assert node.data.count(b"\n") == before + 20 + is_new
+    assert len(reads) < 3 * 20
+
+
 def test_diverted_rows_of_a_file_are_compared_with_earlier_ones_in_bounded_memory(
     table: lakelog.Table, directory: Path
 ) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import datetime as dt
 import errno
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -76,6 +77,9 @@ _REJECTED_NAME = "rejected.ndjson"
 _RESERVE_NAMES = ("reserve-1", "reserve-2")
 _RESERVE_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
+_NAMED_FILE = re.compile(rb'"file"\s*:\s*("(?:[^"\\]|\\.)*+")')
+_RENAMES = 10
+"""How often diverted rows are appended again because their file was renamed meanwhile."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORMAT_VERSION = 1
 _REJECTED = {
@@ -308,6 +312,8 @@ class IngestDirectory:
         self.path, self._disk, self._log = directory, disk, log
         self._guard = threading.Lock()
         self._written: dict[str, set[tuple[Any, ...]]] = {}
+        self._named: set[bytes] | None = None
+        """The files with rows that earlier processes diverted, as JSON; None before it is read."""
         self._reserve_paths = [f"{directory}/{name}" for name in _RESERVE_NAMES]
         self._has_reserve = False
 
@@ -413,8 +419,7 @@ class IngestDirectory:
         ]
         with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
             new: list[bytes] | None = None
-            is_complete = False
-            while not is_complete:
+            for _ in range(_RENAMES):
                 file = self._open_rejected()
                 try:
                     self._cut_torn_line(file)
@@ -422,10 +427,17 @@ class IngestDirectory:
                         new = [_line(row) for row in rows if not self._is_written(row, file)]
                     self._append(file, new)
                     # If the file was renamed meanwhile, its reader may have missed the rows.
-                    is_complete = not new or file.is_at(self.rejected_path)
+                    if not new or file.is_at(self.rejected_path):
+                        return len(rows)
                 finally:
                     file.close()
-        return len(rows)
+        raise UnavailableError(
+            "the file of diverted rows is renamed too often",
+            path=self.rejected_path,
+            expected="the name while rows are appended",
+            found=f"another file of that name, {_RENAMES} times",
+            hint="rename it once, and read the renamed file; the rows may be in several of them",
+        )
 
     def _append(self, file: WritableFile, lines: Sequence[bytes]) -> None:
         """Append lines durably, or none."""
@@ -479,8 +491,12 @@ class IngestDirectory:
         name = row["file"]
         if name is None:
             return False
+        if self._named is None:
+            blocks = _blocks(file)
+            self._named = {each for _, block in blocks for each in _NAMED_FILE.findall(block)}
         if name not in self._written:  # it is the first bad row of the file in this process
-            self._written[name] = self._places_from(row, file)
+            is_named = orjson.dumps(name) in self._named
+            self._written[name] = self._places_from(row, file) if is_named else set()
         return _place(row) in self._written[name]
 
     def _places_from(self, first: Mapping[str, Any], file: WritableFile) -> set[tuple[Any, ...]]:
