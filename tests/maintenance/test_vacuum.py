@@ -169,6 +169,35 @@ def test_data_of_a_nested_table_is_kept_however_its_log_is_found(
     assert planned(table) == planned(table, inventory=listed) == ["orphan.parquet"]
 
 
+@pytest.mark.parametrize("place", ["a", "a/b", "a/wal"])
+@pytest.mark.parametrize("kind", ["log", "store", "store with a linked log", "ingest"])
+def test_logs_in_a_folder_where_another_engine_made_a_table_are_kept(
+    where: Path, table: Table, tmp_path: Path, kind: str, place: str
+) -> None:
+    made, directory = tmp_path / "made", where / place
+    if kind == "log":
+        lakelog.WriteAheadLog(made).close()
+    elif kind == "ingest":
+        other = lakelog.create(tmp_path / "other", {"n": pl.Int64}, upkeep=False)
+        with lakelog.Ingestor(other, made, on_bad_row="divert") as ingestor:
+            ingestor.write({"n": "x"})
+    else:
+        with lakelog.KeyedStore(made) as store:
+            store.put("k", "v")
+            store.flush()
+    if "linked" in kind:
+        shutil.move(made / "wal", tmp_path / "fast")
+        (made / "wal").symlink_to(tmp_path / "fast")
+    directory.parent.mkdir(exist_ok=True)
+    shutil.move(made, directory)
+    for path in [*directory.rglob("*"), directory]:
+        os.utime(path, (0, 0))
+    put(where, "orphan.parquet")
+    put(where, "awal/orphan.parquet")
+    assert planned(table) == ["awal/orphan.parquet", "orphan.parquet"]
+    assert table.vacuum().kept["write-ahead log"] > 0
+
+
 def test_old_temporary_files_of_killed_writers_are_deleted(where: Path, table: Table) -> None:
     begun = f".lakelog-{'0a' * 16}.tmp"
     for path in (begun, f"a/{begun}", f"_delta_log/{begun}", f"_x/{begun}", f"a/{begun}x"):

@@ -27,6 +27,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
 )
 from lakelog.keyed import KeyedStore
+from lakelog.wal import placement
 from lakelog.wal.disk import LocalDisk
 from lakelog.wal.frames import MAX_SEQ, SegmentHeader
 from lakelog.wal.log import WriteAheadLog
@@ -201,6 +202,22 @@ def test_table_is_created_above_more_folders_than_the_recursion_limit(tmp_path: 
     finally:
         for folder in reversed(folders[1:]):  # pytest deletes by recursion
             os.rmdir(folder)
+
+
+def test_nearest_files_of_a_large_folder_are_examined_before_a_table_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_MOST_NAMES", 20)
+    for folder in ("many", "few"):
+        WriteAheadLog(tmp_path / folder / "a" / "log").close()
+    for number in range(50):
+        (tmp_path / "many" / str(number)).touch()
+        (tmp_path / "few" / "a" / "log" / str(number)).touch()
+    for number in range(5):
+        WriteAheadLog(tmp_path / "few" / str(number)).close()
+    with pytest.raises(InvalidInputError, match="write-ahead log: vacuum"):
+        lakelog.create(tmp_path / "few", {"n": pl.Int64})
+    lakelog.create(tmp_path / "many", {"n": pl.Int64})
 
 
 def test_table_is_not_created_above_a_historic_log_with_its_lock(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ link                a symbolic link within the table leads to it, or to a folder
 Also kept are: files younger than the retention (a writer may be about to commit them); names that
 begin with ``_`` or ``.``, except change data, partition folders of columns with such names, and
 temporary files of a killed lakelog process; the ``metadata`` folder of a table that Iceberg reads;
-nested tables; names that are not valid Unicode; files outside the table, such as those of a shallow
-clone; folders that cannot be read, such as ``lost+found``. If the log refers to a file in such a
-folder, links in it may lead to any file, and the vacuum is refused. A path in the log that is
-absolute or not normalized protects every file with that name.
+nested tables; folders of write-ahead logs, keyed stores and Ingestors; names that are not valid
+Unicode; files outside the table, such as those of a shallow clone; folders that cannot be read,
+such as ``lost+found``. If the log refers to a file in such a folder, links in it may lead to any
+file, and the vacuum is refused. A path in the log that is absolute or not normalized protects every
+file with that name.
 
 References are kept as 64-bit hashes: a collision keeps a file that could be deleted, and never
 deletes one that is needed.
@@ -67,12 +68,15 @@ from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 from lakelog.transaction.file_rules import LOG_FOLDERS, table_folders
 from lakelog.transaction.write_support import check_writable
+from lakelog.wal.placement import LOG_FOLDER
+from lakelog.wal.segments import LOCK_NAME
 
 _VECTOR_COLUMNS = actions.DV_COLUMNS[:2]  # which name the file
 _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
 _BEGUN = rf"(^|/){TEMPORARY.pattern}$"
 _ODD = rf"{ABSOLUTE}|//|(^|/)\.\.?(/|$)"
+_LOCK = rf"(^|/)({LOG_FOLDER}/)?{re.escape(LOCK_NAME)}$"
 _DELETED_AT_ONCE = 10_000
 _SIZES = ("size_bytes", "size", "length")
 _TIMES = ("modified_ms", "modificationTime", "modification_time")
@@ -131,7 +135,7 @@ class VacuumPlan(Displayed):
             ``deletionVector`` or ``changeData``), ``size_bytes``, ``modified_ms`` (Int64),
             ``action`` (``delete``) and ``why``; the others are String.
         kept: Number of kept files, by reason: ``referenced``, ``young``, ``hidden``, ``nested
-            table``.
+            table``, ``write-ahead log``.
         unreadable: Folders that could not be read; their files are kept, and not counted.
     """
 
@@ -321,13 +325,15 @@ class Vacuum:
         references = References()
         self._refer(references, snapshot, cutoff_ms)
         hidden = _Hidden.of(snapshot.table_configuration)
-        kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
+        kept = dict.fromkeys(("referenced", "young", "hidden"), 0)
         deletable: list[pl.DataFrame] = []
         nested: set[str] = set()
+        logs: set[str] = set()
         seen = 0
         for batch in listing.batches():
             seen += batch.height
             nested |= table_folders(batch["path"])
+            logs |= _log_owners(batch["path"])
             left = batch
             for why, stays in (
                 ("hidden", hidden.holds),
@@ -350,10 +356,13 @@ class Vacuum:
         nested |= _tables_of([*(link.name for link in listing.links), *unreadable])
         if not listing.is_complete:
             nested |= _tables_above(self.log.store, files["path"])
-        if nested:
-            is_nested = inside(files["path"], nested)
-            kept["nested table"] = int(is_nested.sum())
-            files = files.filter(~is_nested)
+        links = [link.name for link in listing.links if is_unicode(link.name)]
+        linked = [name for name in links if name.rpartition("/")[2] == LOG_FOLDER]
+        logs |= _log_owners(pl.Series(linked, dtype=pl.String) + f"/{LOCK_NAME}")
+        for why, folders in (("nested table", nested), ("write-ahead log", logs)):
+            is_inside = inside(files["path"], folders)
+            kept[why] = int(is_inside.sum())
+            files = files.filter(~is_inside)
         return VacuumPlan(
             self.log.table,
             snapshot.version,
@@ -650,6 +659,14 @@ def _tables_above(store: LogStore, paths: pl.Series) -> set[str]:
     logs = [f"{folder}/{name}" for folder in sorted(above) for name in LOG_FOLDERS]
     asked = [logs[at : at + IN_FLIGHT] for at in range(0, len(logs), IN_FLIGHT)]
     return _tables_of(log for each in asked for log in compress(each, store.has_folders(each)))
+
+
+def _log_owners(paths: pl.Series) -> set[str]:
+    """The directories of logs, or of the keyed stores and Ingestors that have them, of the paths of
+    all files.
+    """
+    locks = paths.filter(paths.str.contains(_LOCK))
+    return set(locks.str.replace(_LOCK, "").to_list())
 
 
 def inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from lakelog.errors import InvalidInputError
 from lakelog.wal.disk import Disk, LocalDisk
@@ -26,6 +28,7 @@ _OWNERS = {
     INGEST_FILE: ("an Ingestor", INGEST_FORMAT),
 }
 
+_MOST_NAMES = 100_000
 _LISTINGS = 3
 """A listing while a writer replaces a segment may have neither."""
 
@@ -96,7 +99,7 @@ def require_own_directory(disk: Disk, directory: str) -> None:
 
 def require_no_log(folder: str) -> None:
     """Before a table is created: refuse a local folder with a log, a keyed store or an Ingestor in
-    it or in a folder below.
+    it or in a folder below. lakelog's vacuum keeps them, other engines' deletes them.
     """
     near = (folder, os.path.join(folder, LOG_FOLDER))
     for directory, names in _files_below(folder):
@@ -115,15 +118,17 @@ def require_no_log(folder: str) -> None:
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """A folder and those below, with the names of their files. A link is followed only where the
-    log of a keyed store or an Ingestor is. A folder that cannot be listed is skipped: creating the
-    table fails if it is the table's own.
+    """A folder and those below, nearest first, with the names of their files: `_MOST_NAMES` in all,
+    because the folder may be large. A link is followed only where the log of a keyed store or an
+    Ingestor is. A folder that cannot be listed is skipped: creating the table fails if it is the
+    table's own.
     """
-    folders = [folder]
-    while folders:
-        directory, names = folders.pop(), []
+    folders, left = deque([folder]), _MOST_NAMES
+    while folders and left > 0:
+        directory, names = folders.popleft(), []
         with contextlib.suppress(OSError), os.scandir(directory) as entries:
-            for entry in entries:
+            for entry in islice(entries, left):
+                left -= 1
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 else:
