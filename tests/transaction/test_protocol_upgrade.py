@@ -237,22 +237,68 @@ def test_column_mapping_without_reader_features_is_valid() -> None:
     RULES.check_change(Protocol(1, 2), new)
 
 
-@pytest.mark.parametrize("feature", ["deletionVectors", "v2Checkpoint"])
-@pytest.mark.parametrize("listed_in", ["readerFeatures", "writerFeatures"])
-def test_table_with_a_feature_in_one_list_is_read_and_not_written(
-    tmp_path: Path, feature: str, listed_in: str
-) -> None:
-    lists: dict[str, list[str]] = {"readerFeatures": [], "writerFeatures": []} | {
-        listed_in: [feature]
-    }
-    log = Handmade(tmp_path)
-    log.commit(0, handmade.protocol(3, 7, **lists), handmade.metadata())
+MISLISTED = [
+    (3, 7, ["v2Checkpoint"], [], "v2Checkpoint"),
+    (3, 7, [], ["deletionVectors"], "deletionVectors"),
+    (1, 7, ["deletionVectors"], ["deletionVectors"], "deletionVectors"),
+    (1, 7, [], ["columnMapping"], "columnMapping"),
+    (1, 2, ["deletionVectors"], ["deletionVectors"], "deletionVectors"),
+    (1, 4, [], ["domainMetadata", "rowTracking"], "rowTracking"),
+    (1, 2, [], ["changeDataFeed"], "changeDataFeed"),
+]
+"""Protocols that other engines refuse, or of which they ignore the last feature."""
+
+
+def mislisted(
+    path: Path, reader: int, writer: int, readers: list[str], writers: list[str]
+) -> Handmade:
+    log = Handmade(path)
+    protocol = handmade.protocol(reader, writer, readerFeatures=readers, writerFeatures=writers)
+    log.commit(0, protocol, handmade.metadata())
     log.commit(1, handmade.add("a"))
+    return log
+
+
+@pytest.mark.parametrize(("reader", "writer", "readers", "writers", "feature"), MISLISTED)
+def test_table_with_a_feature_outside_of_a_list_that_counts_is_read_and_not_written(
+    tmp_path: Path, reader: int, writer: int, readers: list[str], writers: list[str], feature: str
+) -> None:
+    log = mislisted(tmp_path, reader, writer, readers, writers)
     assert log.table.snapshot().num_files() == 1
     for write in (lambda: log.table.delete(None), log.table.checkpoint):
-        with pytest.raises(CorruptionError, match=f"'{feature}', but not in"):
+        with pytest.raises(CorruptionError, match=f"'{feature}', but not in|'domainMetadata'"):
             write()
+    with pytest.raises(CorruptionError, match="but not in"), log.table.transaction() as tx:
+        tx.add(path="b", size=1, modificationTime=1)
     assert log.table.snapshot().version == 1
+
+
+@pytest.mark.parametrize(("reader", "writer", "readers", "writers", "feature"), MISLISTED)
+def test_upgrade_to_a_feature_outside_of_a_list_that_counts_repairs_the_protocol(
+    tmp_path: Path, reader: int, writer: int, readers: list[str], writers: list[str], feature: str
+) -> None:
+    log = mislisted(tmp_path, reader, writer, readers, writers)
+    before = RULES.supported(log.table.snapshot().protocol)
+    assert log.table.alter.upgrade([feature]) == 2
+    repaired = log.table.snapshot().protocol
+    RULES.check_change(None, repaired)
+    assert RULES.supported(repaired) >= before
+    log.table.checkpoint()
+    assert log.table.alter.upgrade([feature]) is None
+
+
+def test_lists_that_the_versions_imply_or_that_are_empty_do_not_refuse_commits(
+    tmp_path: Path,
+) -> None:
+    for number, protocol in enumerate(
+        [
+            (1, 2, [], []),
+            (1, 4, [], ["changeDataFeed"]),
+            (2, 7, ["columnMapping"], ["columnMapping"]),
+        ]
+    ):
+        log = mislisted(tmp_path / str(number), *protocol)
+        assert log.table.delete(None).version == 2
 
 
 def test_indextables_upgrade_uses_the_version_that_introduced_the_feature() -> None:

@@ -299,7 +299,8 @@ class Alter:
         return tx.commit()
 
     def upgrade(self, features: Sequence[str]) -> int | None:
-        """Add table features to the protocol, with those that they require.
+        """Add table features to the protocol, with those that they require. A feature that the
+        protocol has at versions without lists, or in one of two lists, is added where it belongs.
 
         A feature cannot be removed again; older readers and writers may not support it.
 

@@ -69,6 +69,10 @@ class ProtocolRules(ABC):
             f.name for f in self.features.values() if f.switch is not None and f.switch(metadata)
         )
 
+    def mislisted(self, protocol: Protocol) -> Mapping[str, str]:  # noqa: ARG002 - a dialect need not have lists
+        """Features of a table's protocol that a list lacks, with the list; `upgrade` adds them."""
+        return {}
+
     def check_lists(self, protocol: Protocol) -> None:
         """Raise InvalidProtocolError for lists that contradict each other or the versions."""
         check_names(self, protocol)
@@ -116,14 +120,15 @@ class ProtocolRules(ABC):
         Table Features for New and Existing Tables).
         """
         base = protocol or self.default
-        there = self.supported(base)
+        supported = self.supported(base)
+        there = supported - self.mislisted(base).keys()
         asked = self._not_satisfied(features, there)
         missing = self._not_satisfied(self.with_required(asked), there)
         for name in (*sorted(asked), *sorted(missing - asked)):
             self._refuse_unwritable(name)
         if not missing:
             return base
-        return self.with_features(base, [self.features[name] for name in missing], there)
+        return self.with_features(base, [self.features[name] for name in missing], supported)
 
     def check_change(self, old: Protocol | None, new: Protocol) -> None:
         """Raise for an invalid protocol, or one that removes support (Delta protocol, Protocol

@@ -377,7 +377,7 @@ class LogTails:
                 self._tail, self._confirmed_s = tail, confirmed_s
 
     def check_writable(self, table: TableConfiguration) -> PlainTable | None:
-        """`write_support.check_writable`, called once per configuration."""
+        """`write_support.check_writable`, once per configuration, except for lists of features."""
         checked = self._checked
         if (
             checked is not None
@@ -385,7 +385,7 @@ class LogTails:
             and checked[0].metadata is table.metadata
         ):
             return checked[1]
-        write_support.check_writable(table, self._log.table)
+        write_support.check_writable(table, self._log.table, lists=False)
         plain = PlainTable.of(table)
         self._checked = table, plain
         return plain

@@ -100,6 +100,7 @@ class PlainTable:
         """The table of a configuration that lakelog may write; None if it is not plain."""
         try:
             dialect = configured.dialect
+            configured.rules.check_lists_of_table(configured.protocol, "")
             if not dialect.small_commit_columns or _has_rules(configured):
                 return None
             metadata, partitions = configured.metadata, {}

@@ -438,8 +438,9 @@ def check(
 ) -> None:
     """Raise for a transaction that is inconsistent, or that lakelog cannot validate."""
     before, table_after = pending.table, after(pending)
-    write_support.check_writable(before, table)
-    if table_after.protocol != before.protocol:
+    is_same = table_after.protocol == before.protocol
+    write_support.check_writable(before, table, lists=is_same)
+    if not is_same:
         before.rules.check_change(before.protocol, table_after.protocol)
     old = before.metadata_before(table_after)
     if table_after.metadata != old:

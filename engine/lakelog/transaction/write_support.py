@@ -58,8 +58,10 @@ _NOT_SPELLED = frozenset(
 )
 
 
-def check_writable(configured: TableConfiguration, table: str) -> None:
-    """Raise for a table that must not be written (Delta protocol, Writer Version Requirements)."""
+def check_writable(configured: TableConfiguration, table: str, *, lists: bool = True) -> None:
+    """Raise for a table that must not be written (Delta protocol, Writer Version Requirements). A
+    commit of another protocol may repair the `lists` of features.
+    """
     rules, protocol = configured.rules, configured.protocol
     rules.check_readable_by_writer(protocol, table)
     writer = writer_version(protocol)
@@ -72,7 +74,8 @@ def check_writable(configured: TableConfiguration, table: str) -> None:
             found=writer,
             hint="upgrade lakelog",
         )
-    rules.check_lists_of_table(protocol, table)
+    if lists:
+        rules.check_lists_of_table(protocol, table)
     known = rules.features
     for name in sorted(rules.supported(protocol)):
         if name not in known:

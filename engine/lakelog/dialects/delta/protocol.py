@@ -13,6 +13,7 @@ from lakelog.dialects.features import (
     Feature,
     Stance,
     field_key,
+    listed,
     property_on,
     property_set,
     type_used,
@@ -28,6 +29,8 @@ _READER_LISTS = 3
 
 _WRITER_LISTS = 7
 """Writer version from which features are listed."""
+
+_REPAIR = "repair the protocol with Transaction.set_protocol"
 
 _CHANGE_DATA_KEYS = ("delta.enableChangeDataFeed", "delta.enableChangeDataCapture")
 
@@ -329,17 +332,17 @@ class DeltaProtocol(ProtocolRules):
     def with_features(
         self, base: Protocol, added: list[Feature], supported: frozenset[str]
     ) -> Protocol:
-        """Only versions if they imply all added features, else lists."""
+        """Only versions if they imply all features, else lists."""
         writer = writer_version(base)
-        if writer < _WRITER_LISTS and all(f.implied_from is not None for f in added):
-            versions = [f.implied_from for f in added if f.implied_from is not None]
-            return Protocol(
-                max(base.min_reader_version, *(reader for reader, _ in versions)),
-                max(writer, *(version for _, version in versions)),
-                base.reader_features,
-                base.writer_features,
-            )
         names = {*supported, *(f.name for f in added)}
+        versions = [f.implied_from for name in names if (f := self.features.get(name))]
+        implied = [each for each in versions if each is not None]
+        has_lists = base.min_reader_version == _READER_LISTS or writer == _WRITER_LISTS
+        if not has_lists and len(implied) == len(names):
+            return Protocol(
+                max(base.min_reader_version, *(version for version, _ in implied)),
+                max(writer, *(version for _, version in implied)),
+            )
         if base.min_reader_version == _READER_LISTS - 1:
             # Readers of version 2 map columns, whatever the writer version is.
             names.add("columnMapping")
@@ -390,38 +393,52 @@ class DeltaProtocol(ProtocolRules):
                 else "upgrade lakelog",
             )
 
+    def mislisted(self, protocol: Protocol) -> dict[str, str]:
+        """Also names in a list that the versions do not have, which other engines ignore."""
+        reader, writer = protocol.min_reader_version, writer_version(protocol)
+        readers, writers = set(protocol.reader_features or ()), set(protocol.writer_features or ())
+        known = {name for name, feature in self.features.items() if feature.reader}
+        of_readers = known & writers | readers
+        if reader != _READER_LISTS:
+            readers = {"columnMapping"} if reader == _READER_LISTS - 1 else set()
+        if writer != _WRITER_LISTS:
+            writers = readers | self.supported(Protocol(reader, writer))
+        return dict.fromkeys(of_readers - readers, "readerFeatures") | dict.fromkeys(
+            listed(protocol) - writers, "writerFeatures"
+        )
+
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
-        """Writer version 7 has a list, reader version 3 requires it, and both lists have the
-        features of readers. `columnMapping` may be only in that of writers, as for other engines.
+        """Writer version 7 has a list, reader version 3 requires it, and no name is `mislisted`
+        except `columnMapping` at reader version 3, which may be only in that of writers, as for
+        other engines.
         """
-        writer = writer_version(protocol)
+        reader, writer = protocol.min_reader_version, writer_version(protocol)
         if writer == _WRITER_LISTS and protocol.writer_features is None:
             raise CorruptionError(
                 "the protocol has writer version 7 but no writerFeatures",
                 path=table,
                 expected="writerFeatures",
-                hint="the protocol action violates the Delta protocol; repair the log",
+                hint=_REPAIR,
             )
-        if writer != _WRITER_LISTS and protocol.min_reader_version == _READER_LISTS:
+        if writer != _WRITER_LISTS and reader == _READER_LISTS:
             raise CorruptionError(
                 "reader version 3 requires writer version 7",
                 path=table,
                 expected=7,
                 found=writer,
-                hint="the protocol action violates the Delta protocol; repair the log",
+                hint=_REPAIR,
             )
-        has_list = protocol.min_reader_version == _READER_LISTS
-        readers = (has_list and protocol.reader_features) or ()
-        unlisted = set(_not_in_readers(protocol)) - {"columnMapping"}
-        for name in sorted(unlisted | set(readers).difference(protocol.writer_features or ())):
-            lacks = "writerFeatures" if name in readers else "readerFeatures"
+        for name, lacks in sorted(self.mislisted(protocol).items()):
+            if (name, lacks, reader) == ("columnMapping", "readerFeatures", _READER_LISTS):
+                continue
+            version = _READER_LISTS if lacks == "readerFeatures" else _WRITER_LISTS
             raise CorruptionError(
-                f"the protocol has the feature {name!r}, but not in {lacks}",
+                f"the protocol {reader}/{writer} has the feature {name!r}, but not in {lacks} of "
+                f"version {version}: other engines ignore it or refuse the table",
                 path=table,
-                expected=f"{name} in readerFeatures and writerFeatures",
-                found=list(readers),
-                hint="the protocol action violates the Delta protocol: commit one with the feature "
-                "in both lists, with the engine that wrote it",
+                expected=f"{name} in {lacks}",
+                found=[protocol.reader_features, protocol.writer_features],
+                hint=f"repair the protocol with Table.alter.upgrade([{name!r}])",
             )
 
     def is_harmless_change(
@@ -461,7 +478,7 @@ class DeltaProtocol(ProtocolRules):
                     found=None if names is None else list(names),
                 )
         check_names(self, protocol)
-        for name in _not_in_readers(protocol):
+        for name in sorted(self.mislisted(protocol)):
             raise InvalidProtocolError(
                 f"writerFeatures contains {name!r}, which must also be in readerFeatures",
                 expected=f"{name} in readerFeatures, at reader version 3",
@@ -471,16 +488,3 @@ class DeltaProtocol(ProtocolRules):
 
 DELTA_PROTOCOL = DeltaProtocol()
 _BY_LOWER_NAME = {name.lower(): name for name in DELTA_PROTOCOL.features}
-
-
-def _not_in_readers(protocol: Protocol) -> list[str]:
-    """Features of readers that only writerFeatures contains; reader version 2 implies one."""
-    there = set(protocol.reader_features or ())
-    if protocol.min_reader_version == _READER_LISTS - 1:
-        there.add("columnMapping")
-    known = DELTA_PROTOCOL.features
-    return [
-        name
-        for name in protocol.writer_features or ()
-        if name in known and known[name].reader and name not in there
-    ]
