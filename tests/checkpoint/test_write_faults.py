@@ -19,6 +19,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointWriteError, LakelogError, UnavailableError
 from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import StoreWrapper
 from lakelog.testing import WRITES, Fault, InjectingStore, Rule
 from lakelog.testing import Kind as Operation
 from tests.budget import points
@@ -252,13 +253,31 @@ def test_failed_removal_does_not_hide_the_first_error(tmp_path: Path) -> None:
     assert any(map(HIDDEN.fullmatch, left))
 
 
-def test_failed_part_deletes_the_renamed_parts(tmp_path: Path) -> None:
-    root = make(MULTIPART, tmp_path / "t")
-    before = names(root, MULTIPART)
-    store = InjectingStore(open_store(str(root)), [Rule("fail", "move", 2, None)])
-    with pytest.raises(CheckpointWriteError):
-        write_checkpoint(over(store, MULTIPART.dialect), layout="multipart")
-    assert names(root, MULTIPART) == before
+@pytest.mark.parametrize("kind", [MULTIPART, FLATTENED_PARTS], ids=str)
+def test_failed_writer_keeps_the_parts_of_a_checkpoint_that_another_writer_completed(
+    kind: Kind, tmp_path: Path
+) -> None:
+    root = make(kind, tmp_path / "t")
+
+    class Overtaken(StoreWrapper):
+        def move(self, path: str, target: str) -> None:
+            if ".checkpoint.0000000002." not in target:
+                return super().move(path, target)
+            write_checkpoint(
+                log_at(root, kind.dialect), layout=kind.layout, options=kind.options, verify=False
+            )
+            raise UnavailableError("no response", path=path)
+
+    with pytest.raises(CheckpointWriteError, match="no response"):
+        write_checkpoint(
+            over(Overtaken(open_store(str(root))), kind.dialect),
+            layout=kind.layout,
+            options=kind.options,
+        )
+    log = log_at(root, kind.dialect)
+    (found,) = [c for c in log.list_all().checkpoints if c.version == LATEST]
+    assert found.layout == kind.layout
+    assert verify_one(log, found).is_proved
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, V2_JSON, JSON], ids=str)

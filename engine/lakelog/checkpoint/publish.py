@@ -18,16 +18,16 @@ may be written last. Not every store has compare-and-swap, and no result depends
 readers list from its version, and find the later checkpoint.
 
 If the outcome of a rename is unknown, the files are checked: a file that still has its temporary
-name is renamed again; otherwise the rename succeeded. If a rename fails, files that were renamed by
-this call are deleted, so that the previous checkpoint is unchanged.
+name is renamed again; otherwise the rename succeeded. If a rename fails, files that were renamed
+before are left, as by a killed writer: another writer of the version may have completed the
+checkpoint with them.
 
 Source: Delta protocol, Last Checkpoint File Schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,12 +64,10 @@ def publish(
     on_file: Callable[[int, int], object] | None = None,
 ) -> Published:
     """Rename the files of a checkpoint in order, then move the pointer."""
-    fresh = _free_names(store, staged.files)
     for number, file in enumerate(staged.files, 1):
         try:
             _give_name(store, file)
         except LakelogError as cause:
-            _delete_renamed(store, [f for f in staged.files[:number] if f.target in fresh])
             raise CheckpointWriteError(
                 f"a file of the checkpoint could not be renamed into place: {cause.message}",
                 path=file.target,
@@ -161,17 +159,6 @@ def _has_content(store: LogStore, path: str, content: bytes) -> bool:
         return False
 
 
-def _free_names(store: LogStore, files: Iterable[StagedFile]) -> frozenset[str]:
-    """Names that are free now; not checked for a single file, which is never deleted again."""
-    moved = [file for file in files if file.path != file.target]
-    if len(moved) < 2:
-        return frozenset()
-    try:
-        return frozenset(f.target for f in moved if store.stat(f.target) is None)
-    except LakelogError:
-        return frozenset()  # then no file is deleted after a failure
-
-
 def _give_name(store: LogStore, file: StagedFile) -> None:
     """Rename one file; an unknown outcome is resolved by checking the files."""
     if file.path == file.target:
@@ -196,11 +183,3 @@ def _has_arrived(store: LogStore, file: StagedFile) -> bool:
         return arrived and store.stat(file.path) is None
     except LakelogError:
         return False  # unknown: assume that it was not renamed
-
-
-def _delete_renamed(store: LogStore, files: Iterable[StagedFile]) -> None:
-    """Delete renamed files of an incomplete checkpoint; the first error is raised instead."""
-    paths = [file.target for file in files]
-    if paths:
-        with suppress(LakelogError):
-            store.delete_many(paths)
