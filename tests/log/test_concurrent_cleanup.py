@@ -23,6 +23,7 @@ import lakelog
 from lakelog import LakelogWarning, Table
 from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from tests.budget import IS_WHOLE, seed_of
+from tests.maintenance.test_repair import lose_files
 from tests.races import maintenance_racers
 from tests.transaction.tables import NO_CHECKPOINTS
 
@@ -244,6 +245,40 @@ def test_call_lists_again_after_concurrent_cleanup(
         # Commits that are no longer on disk are reported by a warning.
         warnings.simplefilter("ignore", LakelogWarning)
         sweep(made, tmp_path, call, step, 2)  # the first operation is the first listing
+
+
+def test_verification_that_finds_a_difference_lists_again_after_concurrent_cleanup(
+    tmp_path: Path,
+) -> None:
+    before, location = tmp_path / "before", tmp_path / "t"
+    table = lakelog.create(before, {"x": pl.Int64}, upkeep=False)
+    for version in range(1, 11):
+        with table.transaction() as tx:
+            tx.add(path=f"f{version}", size=version)
+        if version == 8:
+            table.checkpoint()
+    lose_files(before)  # of version 8
+
+    def clean() -> None:
+        log = location / "_delta_log"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LakelogWarning)
+            lakelog.open(location, upkeep=False).checkpoint()
+        for version in range(10):
+            (log / f"{version:020d}.json").unlink()
+        (log / f"{8:020d}.checkpoint.parquet").unlink()
+
+    verdicts = set()
+    for nth in count(2, 3):
+        shutil.rmtree(location, ignore_errors=True)
+        shutil.copytree(before, location)
+        log = lakelog.open(location, upkeep=False).log
+        store = ChangingStore(log.store, nth, clean)
+        report = Table(replace(log, store=store)).verify()
+        verdicts.add((report.version, report.verdict))
+        if store.left > 0:
+            break
+    assert verdicts == {(10, "unprovable"), (8, "wrong")}
 
 
 def test_open_snapshot_stays_readable_after_its_files_are_deleted(

@@ -52,9 +52,14 @@ from lakelog.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.log.context import Log, list_again
+from lakelog.log.context import Log
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.opening import fall_back, log_paths, other_table_ids, unreadable_protocol
+from lakelog.log.opening import (
+    fall_back,
+    other_table_ids,
+    unreadable_protocol,
+    with_stable_listing,
+)
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -179,31 +184,11 @@ def verify_checkpoint(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> VerifyReport:
     """Verify a version's checkpoint (None: newest), again after a cleanup; see `Table.verify`."""
-    listed: set[str] = set()
-
-    def attempt() -> VerifyReport:
-        nonlocal listed
-        listing = log.list_all()
-        listed = log_paths(listing)
-        report = verify_one(log, _in_use(log, listing, version), memory_limit)
-        if report.verdict not in {"proved", "wrong"}:
-            raise _UndecidedError(report)
-        return report
-
-    try:
-        return list_again(
-            attempt, lambda _: not listed <= log_paths(log.list_all()), (_UndecidedError,)
-        )
-    except _UndecidedError as undecided:
-        return undecided.report
-
-
-class _UndecidedError(Exception):
-    """A report without a verdict, which another listing may change."""
-
-    def __init__(self, report: VerifyReport) -> None:
-        super().__init__(report.verdict)
-        self.report = report
+    return with_stable_listing(
+        log,
+        lambda listing: verify_one(log, _in_use(log, listing, version), memory_limit),
+        lambda report: report.verdict in {"proved", "wrong"},
+    )
 
 
 def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:

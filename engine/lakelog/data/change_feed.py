@@ -51,8 +51,8 @@ from lakelog.log.history import (
     empty_range,
     lazy_actions,
     times_of,
-    with_stable_listing,
 )
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping, moved_column

@@ -25,8 +25,8 @@ from lakelog.log.history import (
     decoded_commits,
     history_of,
     read_above_damage,
-    with_stable_listing,
 )
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata

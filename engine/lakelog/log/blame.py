@@ -11,7 +11,8 @@ from lakelog.dialects.log_content import LogListing
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.files import find_files
-from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, with_stable_listing
+from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions

@@ -12,7 +12,8 @@ import polars as pl
 from lakelog.dialects.log_content import Actions, LogListing
 from lakelog.display import path_text
 from lakelog.log.context import Log, state_times
-from lakelog.log.history import as_time, times_of, with_stable_listing
+from lakelog.log.history import as_time, times_of
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.replay import Layers
 from lakelog.log.snapshot import LogSnapshot, latest_stamped_from
 from lakelog.model import actions, contract

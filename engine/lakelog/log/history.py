@@ -22,9 +22,9 @@ from lakelog.errors import (
     VersionNotFoundError,
     naming_table,
 )
-from lakelog.log.context import Log, list_again, state_times
+from lakelog.log.context import Log, state_times
 from lakelog.log.files import lazy_frame
-from lakelog.log.opening import stamped_from
+from lakelog.log.opening import stamped_from, with_stable_listing
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
 from lakelog.model.metadata import last_metadata
@@ -63,22 +63,6 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     if limit is not None and limit < 0:
         raise InvalidInputError("limit must not be negative", expected=">= 0", found=limit)
     return with_stable_listing(log, lambda listing: _history(log, listing, limit))
-
-
-def with_stable_listing(log: Log, read: Callable[[LogListing], _T]) -> _T:
-    """Call `read` with a listing of the whole log, again if cleanup deleted listed commits."""
-    listed: set[str] = set()
-
-    def attempt() -> _T:
-        nonlocal listed
-        listing = log.list_all()
-        listed = {commit.path for commit in listing.commits}
-        return read(listing)
-
-    def is_outdated(_: Exception) -> bool:
-        return not listed <= {commit.path for commit in log.list_all().commits}
-
-    return list_again(attempt, is_outdated)
 
 
 def read_above_damage(

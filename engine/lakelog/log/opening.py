@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import polars as pl
 
@@ -28,13 +29,15 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.base_checkpoint import Base
-from lakelog.log.context import Log, list_again
+from lakelog.log.context import MOST_ATTEMPTS, Log, list_again
 from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 from lakelog.model import actions
 from lakelog.model.metadata import last_metadata, last_protocol
+
+_T = TypeVar("_T")
 
 
 def open_state(log: Log, version: int | None = None) -> State:
@@ -94,19 +97,41 @@ def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
 
 def has_lost_files(log: Log, segment: LogSegment) -> bool:
     """Whether the log no longer lists all files that were chosen for a version."""
-    there = log_paths(log.list_all())
+    there = _log_paths(log.list_all())
     chosen = [c.path for c in segment.commits] + [c.path for c in segment.compactions]
     if segment.checkpoint is not None:
         chosen += segment.checkpoint.paths
     return not there.issuperset(chosen)
 
 
-def log_paths(listing: LogListing) -> set[str]:
+def _log_paths(listing: LogListing) -> set[str]:
     """Paths of the files of a listing that a version may depend on."""
     paths = {path for c in listing.checkpoints for path in c.paths}
     paths.update(c.path for c in listing.commits)
     paths.update(c.path for c in listing.compactions)
     return paths
+
+
+def with_stable_listing(
+    log: Log, read: Callable[[LogListing], _T], is_final: Callable[[_T], bool] = lambda _: True
+) -> _T:
+    """Call `read` with a listing of the whole log; again, a limited number of times, if cleanup
+    deleted listed files and `read` failed or its result is not final.
+    """
+    attempts = 0
+    while True:
+        attempts += 1
+        listing = log.list_all()
+        try:
+            found = read(listing)
+        except (CorruptionError, NotFoundError):
+            if attempts == MOST_ATTEMPTS or _log_paths(listing) <= _log_paths(log.list_all()):
+                raise
+        else:
+            if is_final(found) or attempts == MOST_ATTEMPTS:
+                return found
+            if _log_paths(listing) <= _log_paths(log.list_all()):
+                return found
 
 
 def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:

@@ -23,14 +23,12 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.display import LOG_ONLY, ROWS_NOT_COUNTED, Displayed
 from lakelog.errors import (
-    CorruptionError,
     LakelogError,
-    NotFoundError,
     UnrepairableError,
     UnsupportedStoreError,
 )
-from lakelog.log.context import Log, list_again
-from lakelog.log.opening import log_paths
+from lakelog.log.context import Log
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.segment import latest_version
 from lakelog.maintenance.diagnose import (
     CHECK,
@@ -195,25 +193,9 @@ class Repair:
 
     def _look(self) -> list[Finding]:
         """The findings; diagnosed again if files of the log were deleted during the diagnosis."""
-        listed: set[str] = set()
-
-        def attempt() -> list[Finding]:
-            nonlocal listed
-            listing = self.log.list_all()
-            listed = log_paths(listing)
-            found = self._diagnosed(listing)
-            if any(f.action != KEEP for f in found):
-                raise _FoundError(found)
-            return found
-
-        try:
-            return list_again(
-                attempt,
-                lambda _: not listed <= log_paths(self.log.list_all()),
-                (_FoundError, CorruptionError, NotFoundError),
-            )
-        except _FoundError as error:
-            return error.found
+        return with_stable_listing(
+            self.log, self._diagnosed, lambda found: all(f.action == KEEP for f in found)
+        )
 
     def _diagnosed(self, listing: LogListing) -> list[Finding]:
         notify = self.progress or (lambda _step, _done, _total: None)
@@ -274,14 +256,6 @@ class Repair:
         return RepairReport(
             log.table, _frame(work.repaired), _frame(left), work.quarantine_id, work.version
         )
-
-
-class _FoundError(Exception):
-    """Findings, which another listing may change."""
-
-    def __init__(self, found: list[Finding]) -> None:
-        super().__init__(f"{len(found)} findings")
-        self.found = found
 
 
 class _Work:

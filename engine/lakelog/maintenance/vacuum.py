@@ -55,7 +55,8 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
-from lakelog.log.history import by_size, with_stable_listing
+from lakelog.log.history import by_size
+from lakelog.log.opening import with_stable_listing
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
