@@ -19,12 +19,15 @@ from lakelog.errors import (
     ConcurrentTransactionError,
     InvalidInputError,
     LakelogError,
+    LogPoisonedError,
     NotFoundError,
     StreamMismatchError,
     TableNotFoundError,
     UnavailableError,
 )
 from lakelog.ingest.records import HEADER, JSON
+from lakelog.wal.disk import LocalDisk, LocalFile
+from lakelog.wal.log import WriteAheadLog
 from tests.ingest.ingestors import SCHEMA, FailingTable, ids, quiet
 
 
@@ -32,6 +35,11 @@ def mapped(folder: Path) -> lakelog.Table:
     """A table whose columns can be dropped."""
     properties = {"delta.columnMapping.mode": "name"}
     return lakelog.create(folder / "mapped", SCHEMA, configuration=properties, upkeep=False)
+
+
+def wait_until_committed(ingestor: lakelog.Ingestor) -> None:
+    with ingestor._changed:
+        assert ingestor._changed.wait_for(lambda: ingestor._backlog_bytes == 0, 30)
 
 
 def test_rows_are_committed_after_max_seconds_without_another_call(
@@ -43,6 +51,67 @@ def test_rows_are_committed_after_max_seconds_without_another_call(
             assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 1, 30)
         assert ids(table.scan()) == [1]
         assert ingestor.status().lag_seconds == 0.0
+
+
+@pytest.mark.parametrize("form", ["row", "rows", "frame"])
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_row_of_an_interrupted_write_is_committed_after_max_seconds_if_it_is_durable(
+    table: lakelog.Table,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    *,
+    is_durable: bool,
+) -> None:
+    def rows(number: int) -> Any:
+        frame = pa.table({"id": [number], "name": ["a"]})
+        return {"row": {"id": number}, "rows": [{"id": number}] * 2, "frame": frame}[form]
+
+    with lakelog.Ingestor(table, directory, max_seconds=0.1, sync="none") as ingestor:
+        write = WriteAheadLog._write
+
+        def interrupted(log: WriteAheadLog, entry: Any) -> int:
+            if is_durable:
+                write(log, entry)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WriteAheadLog, "_write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ingestor.write(rows(1))
+        wait_until_committed(ingestor)
+        assert set(ids(table.scan())) == ({1} if is_durable else set())
+        ingestor.write(rows(2))
+        wait_until_committed(ingestor)
+        assert set(ids(table.scan())) == ({1, 2} if is_durable else {2})
+        assert ingestor.status().lag_seconds == 0
+
+
+def test_log_that_a_write_poisoned_is_the_reason_that_later_writes_raise(
+    table: lakelog.Table, directory: Path
+) -> None:
+    class Interrupted(LocalDisk):
+        def open_append(self, path: str, *, create: bool = False) -> LocalFile:
+            file = super().open_append(path, create=create)
+            if path.endswith(".wal"):
+                file.sync = self.interrupted  # type: ignore[method-assign]
+            return file
+
+        def interrupted(self) -> None:
+            if armed:
+                raise KeyboardInterrupt
+
+    armed: list[bool] = []
+    ingestor = lakelog.Ingestor(table, str(directory), max_seconds=0.05, disk=Interrupted())
+    armed.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        ingestor.write({"id": 1})
+    with ingestor._changed:
+        assert ingestor._changed.wait_for(lambda: ingestor._error is not None, 30)
+    with pytest.raises(LogPoisonedError):
+        ingestor.write({"id": 2})
+    with pytest.raises(LogPoisonedError):
+        ingestor.close()
 
 
 def test_rows_are_committed_when_max_rows_are_pending(

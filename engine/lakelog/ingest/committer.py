@@ -630,7 +630,8 @@ def lost_between_parts(column: str, path: str) -> StreamMismatchError:
 
 def refusal(error: LakelogError) -> LakelogError:
     """An error of the background thread, for a caller."""
-    kind = type(error) if isinstance(error, ConflictError) else StreamMismatchError
+    keeps_kind = isinstance(error, (ConflictError, LogPoisonedError))
+    kind = type(error) if keeps_kind else StreamMismatchError
     return kind(
         error.message,
         path=error.path,

@@ -210,6 +210,7 @@ class Ingestor(Closing):
             self._changed, self._closing = threading.Condition(), threading.Lock()
             self._rows_durable = self._rows_committed = self._rows_diverted = 0
             self._backlog_rows = self._backlog_bytes = 0
+            self._reserving: set[int] = set()  # threads between a reservation and its append's end
             self._oldest_s = self._last_write_s = clock()
             self._version: int | None = None
             self._error: LakelogError | None = None
@@ -475,11 +476,14 @@ class Ingestor(Closing):
                         seq = self._log.append(op, now[0].key, now[0].value)
                     elif lost is None:
                         seq = self._log.append_batch([(op, r.key, r.value) for r in now])
-            except BaseException:
+                    else:
+                        self._release(count, size)
+            except Exception:  # after an interrupt the rows may be durable
                 self._release(count, size)
                 raise
+            finally:
+                self._reserving.discard(threading.get_ident())
             if lost is not None:
-                self._release(count, size)
                 if seq:
                     raise lost_between_parts(lost, self._table.path)
                 return 0
@@ -502,14 +506,16 @@ class Ingestor(Closing):
                     self._release(rows.num_rows, size)
                     return 0
                 seq, stored = append_part(self._log, op, rows, self._joined.of)
-        except BaseException as error:
+            with self._changed:
+                self._backlog_bytes += stored - size
+            return seq
+        except Exception as error:  # as in `_append`
             self._release(rows.num_rows, size)
             if isinstance(error, InvalidInputError):  # the size was far from the estimate
                 return 0
             raise
-        with self._changed:
-            self._backlog_bytes += stored - size
-        return seq
+        finally:
+            self._reserving.discard(threading.get_ident())
 
     def _release(self, rows: int, size_bytes: int) -> None:
         """Release reserved space."""
@@ -539,6 +545,7 @@ class Ingestor(Closing):
             self._backlog_rows += rows
             self._backlog_bytes += size_bytes
             self._rows_durable += rows
+            self._reserving.add(threading.get_ident())
             if self._is_full:
                 self._changed.notify_all()
 
@@ -664,6 +671,8 @@ class Ingestor(Closing):
             lag_s = self._clock() - self._oldest_s
             self._error, self._delay_s, self._retry_at_s = None, 0.0, 0.0
             self._oldest_s = max(self._oldest_s, begin_s)
+            if not self._reserving and self._log.current_seq_num() == self._log.truncated_to:
+                self._backlog_rows = self._backlog_bytes = 0  # what interrupted writes reserved
         telemetry.record("ingest.lag", lag_s, "s")
         telemetry.record("ingest.flush.duration", work.seconds, "s")
 
