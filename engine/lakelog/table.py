@@ -819,6 +819,72 @@ class Table:
         )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
+    def overwrite_partitions(
+        self,
+        df: Any,
+        *,
+        schema_mode: SchemaMode | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        version: int | None = None,
+        **commit: Unpack[CommitArguments],
+    ) -> WriteReport:
+        """Replace the partitions that have rows in `df`, in one commit.
+
+        Other partitions are kept; without rows, nothing is replaced. A table without partition
+        columns is replaced completely, also by no rows, as by `overwrite` and by Delta on Spark.
+
+        Args:
+            df: The new rows, as `append` takes them. Their partitions are those in which they are
+                stored: null is a partition, and so are the values of generated columns.
+            schema_mode: As `append`.
+            target_file_bytes: As `append`.
+            compression: As `append`.
+            version: The version at which the rows were read. Conflicts are as for `overwrite` with
+                the replaced partitions as `where`.
+            commit: As `append`.
+
+        Returns:
+            The version, and the rows and files written and removed.
+
+        Raises:
+            InvalidInputError: As `append`.
+            UnsupportedFeatureError: As `append`.
+            ConstraintViolationError: As `append`.
+            InvalidTransactionError: The table is append-only, and a partition is replaced.
+            VersionNotFoundError: As `append`.
+            ConflictError: Another commit changed rows of the replaced partitions since `version` or
+                during the call; the data files are deleted.
+            CommitOutcomeUnknown: As `append`.
+            UnavailableError: As `append`.
+
+        Readers of a change data feed derive the changes from the removed and added files, as after
+        Delta on Spark, so the replaced rows are not read. Memory: as `append`.
+
+        Source: Delta Lake's ``partitionOverwriteMode`` ``dynamic``; Delta protocol, Add File and
+        Remove File.
+
+        Example:
+            >>> import lakelog, polars as pl
+            >>> rows = pl.DataFrame({"day": ["mon", "tue"], "amount": [1, 2]})
+            >>> _ = lakelog.write("sales", rows, partition_by="day")
+            >>> sales = lakelog.open("sales")
+            >>> _ = sales.overwrite_partitions(pl.DataFrame({"day": ["tue"], "amount": [5]}))
+            >>> sorted(sales.to_polars().rows())
+            [('mon', 1), ('tue', 5)]
+        """
+        from lakelog.data.append import overwrite_partitions
+
+        options = _options(
+            "overwrite_partitions",
+            commit,
+            schema_mode,
+            target_file_bytes,
+            compression,
+            version,
+        )
+        return overwrite_partitions(self._log, self._runtime, self.transaction, df, options)
+
     def delete(
         self,
         where: pl.Expr | str | None,

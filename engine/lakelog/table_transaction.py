@@ -33,12 +33,12 @@ class Transaction(LogTransaction):
     a file that it removes, data that it read (`read`), the metadata, the protocol, or a domain or
     application version that it writes. Then a `ConflictError` names the commit and the rule.
 
-    Rows are read by `scan` and written by `append`, `overwrite`, `delete`, `update`, `merge` and
-    `upsert`, in one commit: a commit of another writer that changed the rows read is a conflict.
-    All calls see the version that the transaction reads, not each other's changes. Two calls that
-    change the same file raise `DuplicateFileError` on commit. If one of these calls fails, the
-    transaction has ended; if its error does not leave the block, leaving it raises
-    `InvalidInputError`, because the other calls were not committed either.
+    Rows are read by `scan` and written by `append`, `overwrite`, `overwrite_partitions`, `delete`,
+    `update`, `merge` and `upsert`, in one commit: a commit of another writer that changed the rows
+    read is a conflict. All calls see the version that the transaction reads, not each other's
+    changes. Two calls that change the same file raise `DuplicateFileError` on commit. If one of
+    these calls fails, the transaction has ended; if its error does not leave the block, leaving it
+    raises `InvalidInputError`, because the other calls were not committed either.
 
     An empty transaction commits nothing, and its `version` stays None.
 
@@ -94,6 +94,21 @@ class Transaction(LogTransaction):
 
         options = WriteOptions(schema_mode, target_file_bytes, compression)
         return self._part(lambda: overwrite(self._log, self._runtime, self, df, where, options))
+
+    def overwrite_partitions(
+        self,
+        df: Any,
+        *,
+        schema_mode: SchemaMode | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Replace partitions, as `Table.overwrite_partitions`; files as `append`."""
+        from lakelog.data.append import overwrite_partitions
+        from lakelog.data.row_commit import WriteOptions
+
+        options = WriteOptions(schema_mode, target_file_bytes, compression)
+        return self._part(lambda: overwrite_partitions(self._log, self._runtime, self, df, options))
 
     def delete(
         self,

@@ -169,9 +169,8 @@ def test_random_changes_give_the_rows_of_a_plain_model(
             expr = polars_of(where, table)
             hit, rest = model.filter(expr), model.filter(~expr)
             deleted, updated, inserted = hit.clear(), (hit.clear(), hit.clear()), hit.clear()
-            match rng.choice(
-                ["append", "append", "delete", "delete", "update", "update", "replace"]
-            ):
+            calls = ["append", "append", "delete", "delete", "update", "update", "replace"]
+            match rng.choice([*calls, "partitions"] if by else calls):
                 case "append":
                     inserted = stored(some_rows(rng, rng.randrange(1, 40)), by)
                     report = table.append(inserted, target_file_bytes=rng.choice([None, 1]))
@@ -189,6 +188,15 @@ def test_random_changes_give_the_rows_of_a_plain_model(
                     model = pl.concat([rest, updated[1]])
                     assert report.num_updated_rows == hit.height, done
                     done.append(f"update {values} {where}")
+                case "partitions":
+                    inserted = stored(some_rows(rng, rng.randrange(4)), by)
+                    report = table.overwrite_partitions(inserted)
+                    deleted, rest = (
+                        model.join(inserted, by, how=how, nulls_equal=True)
+                        for how in ("semi", "anti")
+                    )
+                    model = pl.concat([rest, inserted])
+                    done.append("overwrite_partitions")
                 case _:
                     report = table.overwrite(hit.head(1), where)
                     deleted, inserted = hit, hit.head(1)

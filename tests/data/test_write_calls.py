@@ -546,6 +546,7 @@ def test_schema_overwrite_that_keeps_rows_raises(tmp_path: Path) -> None:
     [
         ("append", [MORE]),
         ("overwrite", [MORE]),
+        ("overwrite_partitions", [MORE]),
         ("delete", ["id = 1"]),
         ("update", [{"id": 1}]),
         ("merge", [MORE, "id"]),

@@ -34,9 +34,7 @@ from lakelog import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from lakelog.data.append import partitions_of
 from lakelog.log import context
-from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.spark import stream_sink, task_commit
 from lakelog.spark.options import parse_options
 from lakelog.spark.writing import BatchWriter, Message, batch_writer
@@ -225,31 +223,6 @@ def test_dynamic_overwrite_of_negative_zero_keeps_the_partition_of_zero(
     for made, message in (negative, zero):
         assert finish(made, [message]) is None, "they replace different partitions"
     assert table.to_polars().sort("id")["id"].to_list() == [3, 10, 11, 12]
-
-
-def test_partitions_of_many_columns_types_and_nulls_are_distinguished(tmp_path: Path) -> None:
-    schema = {"n": pl.Int64, "a": pl.String, "b": pl.Int32, "c": pl.Date}
-    table = lakelog.create(tmp_path / "t", schema, ["a", "b", "c"], upkeep=False)
-    days = [None, dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
-    every = [(a, b, c) for a in ("x", "y/z", None) for b in (1, None, -3) for c in days]
-    kept = pl.DataFrame([(n, *k) for n, k in enumerate(every)], schema, orient="row")
-    table.append(kept)
-    new = kept[::2].with_columns(pl.col("n") + 100)
-    snapshot = table.snapshot()
-    files = snapshot.files().collect()
-    adds = files.filter(pl.col("path").is_in(_paths_of(snapshot, files, new).implode()))
-    assert adds.height == new.height
-    where = partitions_of(snapshot, adds, "none")
-    assert kept.filter(where)["n"].to_list() == kept["n"].to_list()[::2]
-    assert sorted(snapshot.files(where).collect()["path"]) == sorted(adds["path"])
-
-
-def _paths_of(snapshot: Any, files: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
-    """Paths of the files of the partitions of some rows."""
-    columns = ["a", "b", "c"]
-    typed = typed_partitions(files["partitionValues"], snapshot.schema, columns).values
-    held = typed.rename(lambda name: name.removeprefix(PREFIX)).with_columns(files["path"])
-    return held.join(rows, on=columns, how="semi", nulls_equal=True)["path"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""`append` and `overwrite`: write rows in one commit.
+"""`append`, `overwrite` and `overwrite_partitions`: write rows in one commit.
 
 An overwrite removes files that hold only rows to be replaced. Of other files, the remaining rows
 are copied to new files; a predicate over partition columns alone never requires that, because it
-holds for all rows of a file or for none.
+holds for all rows of a file or for none. The partitions that `overwrite_partitions` replaces are
+those of the written files.
 
 Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake, WriteIntoDelta
-(``replaceWhere``).
+(``replaceWhere``, ``partitionOverwriteMode``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.column_names import known_name, spelled
-from lakelog.model.contract import Struct, column_named
+from lakelog.model.contract import Struct, column_named, to_polars
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.values import PREFIX, partition_key, typed_partitions
@@ -93,6 +94,25 @@ def overwrite(
 ) -> WriteReport:
     """Replace rows; see `lakelog.table.Table.overwrite`."""
     return _Write(log, runtime, begin, rows, options).run("Overwrite", where)
+
+
+def overwrite_partitions(
+    log: Log,
+    runtime: Runtime,
+    begin: Callable[..., LogTransaction] | LogTransaction,
+    rows: Any,
+    options: WriteOptions,
+) -> WriteReport:
+    """Replace partitions; see `lakelog.table.Table.overwrite_partitions`."""
+    if options.schema_mode == "overwrite":
+        raise InvalidInputError(
+            "schema_mode 'overwrite' replaces all rows of a table",
+            expected="schema_mode='merge' or None",
+            found=options.schema_mode,
+            hint="call overwrite to replace the columns of the table",
+        )
+    write = _Write(log, runtime, begin, rows, options, by_partition=True)
+    return write.run("Overwrite", None)
 
 
 def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | None) -> None:
@@ -197,7 +217,7 @@ def _withdraw(new: NewTable, paths: pl.Series) -> None:
 
 
 class _Write:
-    """One call of `append` or `overwrite`."""
+    """One call of `append` or `overwrite`; `by_partition` replaces the partitions of the rows."""
 
     def __init__(
         self,
@@ -206,10 +226,14 @@ class _Write:
         begin: Callable[..., LogTransaction] | LogTransaction,
         rows: Any,
         options: WriteOptions,
+        *,
+        by_partition: bool = False,
     ) -> None:
         self._rows = Incoming.of(rows)
         self._options = options
         self._commit = RowCommit(log, runtime, begin, options, "WRITE")
+        # A table without partition columns is replaced completely, as by Delta on Spark.
+        self._by_partition = by_partition and bool(self._commit.snapshot.metadata.partition_columns)
 
     def run(self, mode: str, condition: pl.Expr | str | None) -> WriteReport:
         commit, tx = self._commit, self._commit.tx
@@ -225,6 +249,8 @@ class _Write:
         where = tx.snapshot.condition(condition)
         if condition is not None and (predicate := sql_text(condition)) is not None:
             commit.parameters["predicate"] = predicate
+        if self._by_partition:
+            commit.parameters["isDynamicPartitionOverwrite"] = True
         plan = commit.write_plan(metadata)
         # Without change data, readers of the feed derive the changes, under each schema.
         changes_schema = self._options.schema_mode == "overwrite" and (
@@ -232,14 +258,17 @@ class _Write:
         )
         if changes_schema:
             self._require_first()
+        derives_changes = changes_schema or (self._by_partition and not commit.joins)
+        if derives_changes:
             tx.replace_rows()
         with commit.guarded():
-            targets = self._targets(where) if mode != "Append" else None
+            replaces = mode != "Append" and not self._by_partition
+            targets = self._targets(where) if replaces else None
             if metadata != before:
                 commit.set_metadata(metadata)
                 if changes_schema and not is_clusterable(metadata, plan.clustering):
                     tx.remove_clustering()
-            records = commit.keeps_changes and not changes_schema
+            records = commit.keeps_changes and not derives_changes
             report = self._write(plan, _Replacing(where, targets), records=records)
         return commit.commit(report)
 
@@ -307,9 +336,8 @@ class _Write:
         commit, tx = self._commit, self._commit.tx
         row_ids = row_id_columns(commit.snapshot) if replacing.keeps_rows else None
         data = commit.writer(plan.with_row_ids(row_ids))
-        removed_files = replacing.files
         changed: DataFileWriter | None = None
-        if records and (removed_files.height or commit.joins):
+        if records and (replacing.files.height or commit.joins):
             changed = commit.writer(plan.of_changes())
         conform, adds_columns = commit.conform(plan), self._options.schema_mode is not None
         for lane, table in _conformed(
@@ -322,6 +350,10 @@ class _Write:
         for batch in replacing.kept(commit):
             data.copy(batch)
         files = data.finish()
+        if self._by_partition and files.height:
+            where = partitions_of(commit.snapshot, files, tx.snapshot.schema)
+            replacing = _Replacing(where, self._targets(where))
+        removed_files = replacing.files
         if changed is not None:
             for batch in replacing.deleted(commit):
                 changed.copy(marked(batch, "delete"))
@@ -453,12 +485,19 @@ def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, i
     return found
 
 
-def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
-    """The rows of every partition of some of the files, as a predicate, one part per partition."""
+def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, read: Struct) -> pl.Expr:
+    """The rows of every partition of some of the files, as a predicate, one part per partition; the
+    columns of `read`, over which it is, may have narrower types.
+    """
     columns = snapshot.metadata.partition_columns
+    mapping = snapshot.table_configuration.column_mapping
     typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
     values = typed.values.rename(lambda name: name.removeprefix(PREFIX))
-    keys = {name: partition_key(column_named(name), type_) for name, type_ in values.schema.items()}
+    keys = {}
+    for name, type_ in values.schema.items():
+        field, column = read.field(name), column_named(name)
+        is_same = field is not None and to_polars(field.type) == type_
+        keys[name] = partition_key(column if is_same else column.cast(type_), type_)
     # The last column is compared with lists, so that the predicate stays small.
     groups, outer = values.select(keys.values()).unique(), columns[:-1]
     parts = groups.partition_by(outer) if outer else [groups]

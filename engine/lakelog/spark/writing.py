@@ -267,7 +267,7 @@ class BatchWriter(DataSourceArrowWriter):
             return pl.DataFrame()
         where, store = self._where, kept_table(self.options).log.store
         if self.dynamic:
-            where = partitions_of(tx.snapshot, adds, self.plan.mapping)
+            where = partitions_of(tx.snapshot, adds, tx.snapshot.schema)
         files = tx.read(where).collect()
         require_single(files, tx.snapshot.version)
         targets = find_targets(tx.snapshot, files, where, store)
