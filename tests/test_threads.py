@@ -194,6 +194,27 @@ def test_the_exit_of_the_process_does_not_wait_for_sources_that_were_read_to_the
     assert time.monotonic() - begin_s < threads._SOURCE_WAIT_S / 2
 
 
+def test_interrupt_while_the_exit_of_the_process_waits_prints_nothing(tmp_path: Path) -> None:
+    script = """
+import os, signal, threading, time
+from lakelog import threads
+
+def slow():
+    time.sleep(60)
+    yield 1
+
+def interrupt():
+    threads.ENDING.wait()
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+
+for target in (lambda: next(threads.read_by_polars(slow())), interrupt):
+    threading.Thread(target=target, daemon=True).start()
+"""
+    done = _run(script, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def _run(script: str, table: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script, str(table)],

@@ -195,9 +195,12 @@ def _begin() -> None:
 
 
 def _end() -> None:
-    """End the sources of this process; later functions of `atexit` may query."""
+    """End the sources of this process; later functions of `atexit` may query. Ctrl-C ends the
+    wait.
+    """
     try:
-        _SOURCES.end()
+        with contextlib.suppress(KeyboardInterrupt):  # no function of `atexit` can raise it
+            _SOURCES.end()
     finally:
         _begin()
 
