@@ -378,14 +378,31 @@ def test_nothing_is_written_again_under_a_newer_writer_version(tmp_path: Path) -
     (log / f"{9:020d}.json").write_text(json.dumps(newer) + "\n")
     (log / f"{9:020d}.crc").write_text("{")
     (log / f"{9:020d}.checkpoint.parquet").write_bytes(newest(where).read_bytes()[:-9])
-    before = sorted(where.rglob("*"))
-    report = repaired(table)
-    assert report.left.select("kind", "action").rows() == [
-        ("checkpoint", "refuse"),
-        ("checksum", "refuse"),
+    (log / "_last_checkpoint").write_text("{")
+    before = {path: path.is_file() and path.read_bytes() for path in where.rglob("*")}
+    plan = plan_of(table, remove_missing=True)
+    assert set(plan.findings["action"]) == {"refuse"}
+    report = repaired(table, remove_missing=True)
+    assert report.left.equals(plan.findings)
+    assert report.left["kind"].unique(maintain_order=True).to_list() == [
+        "checkpoint",
+        "pointer",
+        "checksum",
+        "data-missing",
     ]
-    assert report.left["why"].str.contains("minWriterVersion 8").all()
-    assert sorted(where.rglob("*")) == before
+    assert report.left["why"].str.contains("minWriterVersion 8|needs a newer writer: 8").all()
+    assert {path: path.is_file() and path.read_bytes() for path in where.rglob("*")} == before
+
+
+def test_files_missing_from_an_append_only_table_are_not_planned_to_be_removed(
+    tmp_path: Path,
+) -> None:
+    table = new_table(str(tmp_path), "delta", configuration={"delta.appendOnly": "true"})
+    with table.transaction() as tx:
+        tx.add(path="lost", size=1)
+    plan = plan_of(table, remove_missing=True)
+    assert kinds_and_actions(plan) == [("data-missing", "refuse")]
+    assert "append-only" in plan.findings["why"].item()
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])

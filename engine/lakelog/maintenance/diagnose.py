@@ -39,6 +39,7 @@ Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import polars as pl
@@ -77,6 +78,7 @@ from lakelog.storage.bounded import FileLocator
 from lakelog.storage.containment import SCHEME
 from lakelog.telemetry import Progress
 from lakelog.threads import Pool
+from lakelog.transaction.write_support import check_actions, check_writable
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
 CHECK = "check"
@@ -351,6 +353,9 @@ def _of_pointer(
     if is_last_record:
         why = "it may be the last record of what its checkpoint had: restore that, or delete both"
         return Finding("pointer", path, pointed, problem, REFUSE, why)
+    with suppress(*_DEPENDS):  # `diagnose_log` reports it
+        if refused := LogSnapshot.open(log).read_state(_why_unwritable):
+            return Finding("pointer", path, pointed, problem, REFUSE, refused)
     if newest is None:
         why = "no checkpoint was found; readers begin with the first commit"
         return Finding("pointer", path, pointed, problem, DELETE, why)
@@ -486,9 +491,12 @@ def diagnose_files(log: Log, listed: Listing, *, remove: bool) -> Iterator[Findi
     data, short = found.filter(~pl.col("is_vector")), found.filter("is_vector")
     absent = data.filter(pl.col("found").is_null())
     missing = absent["path"]
+    refused = _why_unremovable(snapshot) if remove and absent.height else None
     for path, is_reached in absent.select("path", "is_reached").rows():
         action, why = REFUSE, _WHY_MISSING
-        if remove:
+        if remove and refused is not None:
+            why = refused
+        elif remove:
             action, why = (REMOVE, _WHY_REMOVED) if is_reached else (REFUSE, _WHY_UNREACHED)
         yield Finding("data-missing", path, version, "a live file was not found", action, why, 1)
     for path, size, length in data.select("path", "size", "found").drop_nulls().rows():
@@ -527,6 +535,19 @@ def diagnose_files(log: Log, listed: Listing, *, remove: bool) -> Iterator[Findi
             _WHY_UNCHECKED,
             unchecked.height,
         )
+
+
+def _why_unremovable(snapshot: LogSnapshot) -> str | None:
+    """Why files cannot be removed from the table; None if they can."""
+    kind, fields = ["remove"], ("dataChange", "extendedFileMetadata")
+    sample = pl.DataFrame({"actionType": kind, "path": "-", **dict.fromkeys(fields, True)})
+    table = snapshot.table_configuration
+    try:
+        check_writable(table, snapshot.path)
+        check_actions(table, sample, pl.DataFrame(), snapshot.path)
+    except LakelogError as error:
+        return f"{error.message}: {error.found}"
+    return None
 
 
 def _deviating(log: Log, wanted: pl.DataFrame, listed: Listing) -> pl.DataFrame:
