@@ -220,6 +220,14 @@ class TestMapping:
     ) -> None:
         assert_invalid(table(*columns, properties=BY_NAME), why, MAPPED)
 
+    def test_physical_names_of_another_writer_may_differ_in_case(self) -> None:
+        lower, upper = mapped("a", 1, physical="x"), mapped("b", 2, physical="X")
+        old = table(lower, upper, properties=BY_NAME)
+        check(old, old, MAPPED)
+        first = table(lower, properties=BY_NAME)
+        with pytest.raises(InvalidMetadataError, match="the same physical name"):
+            check(old, first, MAPPED)
+
     def test_mapped_table_is_valid_and_nested_physical_names_are_independent(self) -> None:
         check(table(mapped("a", 1), mapped("b", 2), properties=BY_NAME), None, MAPPED)
         inner = struct(mapped("x", 2, physical="p"))

@@ -369,10 +369,13 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
                 found=f"{number}, as {ids[number]}",
             )
         ids[number] = at.text
+    known = {contract.physical_name(field, "name") for field in _fields_before(old).values()}
     for path, struct in _structs(schema):
-        names = Counter(contract.physical_name(f, "name").lower() for f in struct.fields)
-        for name, count in names.items():
-            if count > 1:
+        names = [contract.physical_name(f, "name") for f in struct.fields]
+        for name, count in Counter(map(str.lower, names)).items():
+            same = {each for each in names if count > 1 and each.lower() == name}
+            # Another writer may have given names that differ in case; they cannot be changed.
+            if count > 1 and not (len(same) == count and same <= known):
                 raise InvalidMetadataError(
                     "two columns have the same physical name",
                     column=path or None,
