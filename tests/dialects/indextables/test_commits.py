@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -255,3 +257,15 @@ def test_checkpoints_of_earlier_versions_and_other_writers_are_proved(log: Log) 
         table = lakelog.open(str(log.root), upkeep=False)
         assert table.verify().verdict == "proved"
         assert table.snapshot().skips().collect()["skipCount"].to_list() == [2]
+
+
+def test_flattened_checkpoint_without_a_format_provider_is_proved(log: Log) -> None:
+    log.commit(0, [PROTOCOL, metadata(format=None)])
+    table = lakelog.open(str(log.root), upkeep=False)
+    table.checkpoint(layout="flattened")
+    (path,) = log.folder.rglob("*.parquet")
+    content = pq.read_table(path)
+    at = content.schema.get_field_index("formatProvider")
+    nulls = pa.nulls(content.num_rows, content.schema.field(at).type)
+    pq.write_table(content.set_column(at, content.schema.field(at), nulls), path)
+    assert table.verify().verdict == "proved"

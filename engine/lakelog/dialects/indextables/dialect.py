@@ -180,14 +180,15 @@ class IndexTablesDialect(Dialect):
         return checkpoint.layout != "flattened" or has_flattened_checkpoints(features)
 
     def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Document mappings parsed and normalised, without their registry; a ``parquet`` provider
-        is that of a metaData without a format, in checkpoints by earlier versions of lakelog.
+        """Document mappings parsed and normalised, without their registry; a ``parquet`` or null
+        provider is that of a metaData without a format, in checkpoints by earlier versions of
+        lakelog or by other writers.
         """
         if rows.height and rows["actionType"][0] == "add":
             return rows.with_columns(same_files(rows))
         if "formatProvider" in rows.columns:
             provider = pl.col("formatProvider").replace("parquet", self.provider)
-            rows = rows.with_columns(provider)
+            rows = rows.with_columns(provider.fill_null(self.provider))
         return without_registry(rows)
 
     def checkpoint_difference(
