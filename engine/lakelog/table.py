@@ -1012,10 +1012,10 @@ class Table:
         Args:
             source: The other rows, as `append` takes them. A column that the table has too is cast
                 to its type without loss.
-            on: The columns that are compared: a name, several names, a mapping of table columns to
-                source columns, or SQL text of equalities
-                (``"target.id = source.id AND target.day = source.day"``). Names are found in any
-                case, also those of clauses and of source columns. Nulls match nothing.
+            on: The columns that are compared, or fields of structs (``address.zip``): a name,
+                several names, a mapping of table columns to source columns, or SQL text of
+                equalities (``"target.id = source.id AND target.day = source.day"``). Names are
+                found in any case, also those of clauses and of source columns. Nulls match nothing.
             schema_mode: ``merge`` adds columns of the source that the table lacks, if a clause
                 assigns them by their name: `when_matched_update_all` and
                 `when_not_matched_insert_all` assign all. `when_matched_update_all` then keeps the

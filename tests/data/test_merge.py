@@ -772,14 +772,3 @@ def test_an_assigned_column_is_named_once_and_a_name_with_a_dot_is_kept(tmp_path
     own = lakelog.open(tmp_path / "own", upkeep=False)
     own.merge(rows, "k").when_matched_update({"target.v": "2", "v": "3"}).execute()
     assert own.to_polars().to_dicts() == [{"k": 1, "v": 3, "target.v": 2}]
-
-
-def test_a_condition_that_compares_fields_only_is_refused_with_the_reason(tmp_path: Path) -> None:
-    rows = pl.DataFrame({"id": [1], "key": [{"x": 1}]})
-    lakelog.write(tmp_path, rows)
-    table = lakelog.open(tmp_path, upkeep=False)
-    with pytest.raises(InvalidInputError, match="compares fields of structs") as refused:
-        table.merge(rows, "source.key.x = target.key.x").when_matched_delete().execute()
-    assert refused.value.column == "source.key.x"
-    both = "source.key.x = target.key.x AND source.id = target.id"
-    assert table.merge(rows, both).when_matched_delete().execute().num_deleted_rows == 1

@@ -23,7 +23,7 @@ from lakelog import Table
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
 from tests.budget import rng_of, share_of
-from tests.data.rows import data_files
+from tests.data.rows import commit_info, data_files
 
 Shape = Mapping[str, Any] | None
 """The fields of a struct; None is a number."""
@@ -270,6 +270,110 @@ def test_merges_assign_fields_of_structs_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"the field 'source\.a' alone"):
         insert.execute()
     assert dict(table.to_polars().rows()) == expected
+
+
+KEYED: dict[str, Any] = {"s": pl.Struct({"id": pl.Int64, "x": pl.String}), "v": pl.Int64}
+
+
+def keyed(*rows: tuple[int | None, int]) -> pl.DataFrame:
+    """Rows with the field `s.id`; the struct of a negative id is null."""
+    structs = [None if n is not None and n < 0 else {"id": n, "x": f"x{n}"} for n, _ in rows]
+    return pl.DataFrame({"s": structs, "v": [v for _, v in rows]}, schema=KEYED)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_rows_are_upserted_by_a_field_of_a_struct(
+    tmp_path: Path, configuration: dict[str, str]
+) -> None:
+    rng = rng_of(f"field keys {configuration}")
+    for round_ in range(share_of(4)):
+        table = new_table(tmp_path / str(round_), keyed().clear(), **configuration)
+        model: dict[int, int] = {}
+        nulls = 0
+        for step in range(4):
+            new = {rng.randrange(-3, 12): step for _ in range(rng.randrange(8))}
+            rows = [(None, step), *new.items()]
+            table.upsert(
+                keyed(*rows), on=rng.choice(["s.id", ["S.ID"], "target.s.id = source.s.id"])
+            )
+            model |= {key: v for key, v in new.items() if key >= 0}
+            nulls += sum(key is None or key < 0 for key, _ in rows)
+        found = table.to_polars().select(pl.col("s").struct.field("id"), "v")
+        assert dict(found.drop_nulls("id").rows()) == model
+        assert found.height == len(model) + nulls, "nulls match nothing"
+
+
+@pytest.mark.parametrize(
+    ("on", "source"),
+    [
+        ({"s.id": "id"}, pl.DataFrame({"id": [2, 9]})),
+        ({"s.id": "id"}, pl.DataFrame({"id": [2.0, 2.5]})),
+        ({"`s`.id": "o.`i.d`"}, pl.DataFrame({"o": [{"i.d": 2}, None]})),
+        ({"s.id": "s.id", "v": "v"}, keyed((2, 20), (3, 0))),
+        ("s.x", keyed((2, 0), (9, 0))),
+        ("target.s.id = source.id", pl.DataFrame({"id": [2, 9]})),
+        ("source.s.x = target.s.x AND target.s.id = source.s.id", keyed((2, 0))),
+        ("target.s.id = source.id AND target.s.x = source.x", pl.DataFrame({"id": 2, "x": ["x2"]})),
+        ("target.v = source.v AND target.s.id = source.s.id", keyed((2, 20), (1, 20))),
+        (
+            "target.v = source.v AND target.s.id = CAST(source.t AS BIGINT)",
+            pl.DataFrame({"v": [20, 20], "t": ["2", "3"]}),
+        ),
+    ],
+)
+def test_merges_compare_fields_of_structs(tmp_path: Path, on: Any, source: pl.DataFrame) -> None:
+    table = new_table(tmp_path, keyed((1, 10), (2, 20), (3, 30), (-1, 20), (None, 20)))
+    report = table.merge(source, on).when_matched_update({"v": "target.s.id * -1"}).execute()
+    assert report.num_updated_rows == 1
+    assert table.to_polars().filter(pl.col("v") < 0)["s"].to_list() == [{"id": 2, "x": "x2"}]
+
+
+def test_predicate_of_a_merge_by_a_field_names_its_path(tmp_path: Path) -> None:
+    table = new_table(tmp_path, keyed((1, 10)))
+    table.merge(keyed((1, 1)), "s.id").when_matched_delete().execute()
+    parameters = commit_info(tmp_path, 1)["operationParameters"]
+    assert parameters["predicate"] == '["(target.`s`.`id` = source.`s`.`id`)"]'
+
+
+@pytest.mark.parametrize("ids", [[2], range(100, 300)], ids=["listed keys", "bounds of keys"])
+def test_files_that_cannot_hold_a_field_s_keys_are_not_opened(tmp_path: Path, ids: Any) -> None:
+    table = new_table(tmp_path, keyed(*((n, n) for n in ids)))
+    for far in (-50, 5000):
+        rows = keyed((1, 0)).with_columns(s=pl.struct(id=pl.lit(far), x=pl.lit("far")))
+        before = data_files(tmp_path)
+        table.append(rows)
+        [path] = set(data_files(tmp_path)) - set(before)
+        (tmp_path / path).unlink()
+    report = table.merge(keyed(*((n, 0) for n in ids)), "s.id").when_matched_delete().execute()
+    assert report.num_deleted_rows == len(ids)
+
+
+def test_null_struct_over_a_value_is_no_key(tmp_path: Path) -> None:
+    table = new_table(tmp_path, keyed((1, 10), (2, 20)))
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([1, 2]), pa.array(["a", "b"])], ["id", "x"], mask=pa.array([True, False])
+    )
+    merge = table.merge(pa.table({"s": hidden}), "s.id").when_matched_delete()
+    assert merge.execute().num_deleted_rows == 1
+    assert table.to_polars()["v"].to_list() == [10]
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ("target.s.x = source.s.id", "the key 's.id' of the merge's source has another type"),
+        ({"s.id": "s.x"}, "the key 's.x' of the merge's source has another type than 's.id'"),
+        (["s.no"], "the target of the merge has no column 's.no'"),
+        ({"s.id": "s.no"}, "the source of the merge has no column 's.no'"),
+        ({"s.id": "s.id", "S.ID": "v"}, "compared twice"),
+        ("target.s.no = source.s.id", "the target of the merge has no column"),
+    ],
+)
+def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path, on: Any, message: str) -> None:
+    table = new_table(tmp_path, keyed((1, 10)))
+    with pytest.raises(InvalidInputError, match=message):
+        table.merge(keyed((1, 1)), on).when_matched_delete().execute()
+    assert table.version() == 0
 
 
 @pytest.mark.parametrize(

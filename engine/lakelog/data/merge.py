@@ -30,7 +30,9 @@ from lakelog.data.merge_condition import (
     SOURCE,
     TARGET,
     MergeCondition,
+    key_name,
     require_known,
+    values_of,
     without_side,
 )
 from lakelog.data.merge_source import MergeSource
@@ -210,7 +212,7 @@ class Merge:
         ReadPlan.of(commit.snapshot, ())  # raises for a table without rows
         incoming = Incoming.of(self._source)
         names = commit.snapshot.schema.names
-        on = MergeCondition.of(self._on, names, incoming.schema.names)
+        on = MergeCondition.of(self._on, commit.snapshot.schema, incoming.schema)
         for clauses in (self._matched, self._not_matched, self._by_source):
             clauses[:] = [replace(c, values=without_side(c.values, names)) for c in clauses]
         skipped = chain.from_iterable(each.skipped for each in self._clauses)
@@ -222,7 +224,7 @@ class Merge:
             raise unknown_column(new[0], commit.snapshot.schema)
         taken = {name for each in self._clauses for name in each.taken(incoming.schema.names)}
         schema = commit.snapshot.schema
-        source = MergeSource.of(incoming, schema, on.keys, taken, self._memory_limit)
+        source = MergeSource.of(incoming, schema, on.columns, taken, self._memory_limit)
         commit.parameters |= {
             "predicate": on.parameter,
             **_clause_parameters("matchedPredicates", self._matched),
@@ -423,8 +425,7 @@ class _Merging(Change):
         known: Collection[str],
         keeps_fields: bool,
     ) -> None:
-        keys = on.keys
-        self._snapshot, self._source, self._keys = snapshot, source, keys
+        self._snapshot, self._source, self._on = snapshot, source, on
         schema = snapshot.schema
         rules = RowRules.of(snapshot.table_configuration)
         self._pairs = on.of_pairs(schema, source.schema, rules.now_us)
@@ -451,7 +452,7 @@ class _Merging(Change):
         self._is_only_delete = [(c.kind, c.predicate is None) for c in matched] == [
             ("delete", True)
         ]
-        roots = {root for each in effects for root in each.roots} | set(keys)
+        roots = {root for each in effects for root in each.roots} | {key[0] for key in on.keys}
         roots |= self._pairs.columns if self._pairs is not None else set()
         sees_all = TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
@@ -468,9 +469,10 @@ class _Merging(Change):
         if assigned and TARGET not in read:
             every = (each.overwritten for each in assigned)
             self.overwritten = frozenset.intersection(*every).difference(self.columns)
-        self._first = next((name for name in keys if _is_ordered(self._index[name].dtype)), None)
+        ordered = (key for key in on.keys if _is_ordered(self._index[key_name(key)].dtype))
+        self._first = next(ordered, None)
         if self._first is not None:
-            self._index = self._index.sort(column_named(self._first))
+            self._index = self._index.sort(column_named(key_name(self._first)))
         self._found = np.zeros(source.height, bool)
         super().__init__(self._condition())
 
@@ -478,7 +480,7 @@ class _Merging(Change):
         """Keys always assigned the equal key of the source; not floats: 0.0 equals -0.0."""
         return frozenset(
             name
-            for name, theirs in self._keys.items()
+            for name, theirs in self._on.columns.items()
             if name.lower() == theirs.lower()
             and not (self._index[name].dtype.is_float() or self._index[name].dtype.is_nested())
             and all(
@@ -511,15 +513,16 @@ class _Merging(Change):
         if not self._index.height:
             return pl.lit(value=False)
         found = None
-        for name in self._keys:
-            values = self._index[name].alias("").unique()
+        for key in self._on.keys:
+            values = self._index[key_name(key)].alias("").unique()
+            column = reduce(field_named, key[1:], column_named(key[0]))
             if not _is_ordered(values.dtype):
                 continue
             if values.len() <= _MOST_LISTED:
-                part = column_named(name).is_in(values.implode())
+                part = column.is_in(values.implode())
             else:
                 low, high = (pl.lit(v, values.dtype) for v in (values.min(), values.max()))
-                part = column_named(name).is_between(low, high)
+                part = column.is_between(low, high)
             found = part if found is None else found & part
         return found
 
@@ -529,8 +532,8 @@ class _Merging(Change):
             return files
         snapshot = self._snapshot
         mapping = snapshot.table_configuration.column_mapping
-        for name in self._keys:
-            keys = self._index[name].alias("")
+        for key in self._on.keys:
+            keys, name = self._index[key_name(key)].alias(""), key[0]
             if name in snapshot.metadata.partition_columns or not (
                 keys.dtype.is_integer() or keys.dtype == pl.Date
             ):
@@ -538,7 +541,7 @@ class _Merging(Change):
             stats = stats_from_json(
                 files["stats"], snapshot.schema, columns=[name], mapping=mapping
             )
-            low, high = field_of(stats["min"], name), field_of(stats["max"], name)
+            low, high = (reduce(field_of, key, stats[bound]) for bound in ("min", "max"))
             unknown = low.is_null() | high.is_null()
             sorted_ = keys.unique().sort()
             first = sorted_.search_sorted(low, "left")
@@ -583,10 +586,11 @@ class _Merging(Change):
     def _decide(self, rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of the clause that changes it, or -1, and its source row."""
         target = pl.DataFrame(rows.select(self.columns))
-        compared = pl.DataFrame([target[key].cast(self._index[key].dtype) for key in self._keys])
+        names = {key_name(key): values_of(target, key) for key in self._on.keys}
+        compared = pl.DataFrame({n: v.cast(self._index[n].dtype) for n, v in names.items()})
         is_float = any(dtype.is_float() for dtype in compared.dtypes)
         # Polars does not join NaN on a single sorted column, such as one of a single row.
-        on = [*map(column_named, self._keys), *([pl.lit(0)] if is_float else [])]
+        on = [*map(column_named, names), *([pl.lit(0)] if is_float else [])]
         pairs = compared.with_row_index(_T).join(self._index_within(target), on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
         if self._pairs is not None and len(ours):
@@ -616,7 +620,7 @@ class _Merging(Change):
         """The keys of the source between the bounds of those of the target."""
         if self._first is None:
             return self._index
-        found, ours = self._index[self._first], target[self._first]
+        found, ours = self._index[key_name(self._first)], values_of(target, self._first)
         low, high = ours.min(), ours.max()
         if low is None:
             return self._index.clear()
@@ -646,7 +650,7 @@ class _Merging(Change):
                 expected="at most one",
                 found={
                     "rows": int(counts.max()),
-                    **target[list(self._keys)].row(row, named=True),
+                    **{path_text(key): values_of(target, key)[row] for key in self._on.keys},
                 },
                 hint="make the keys of the source unique, or exclude rows by a predicate",
             )

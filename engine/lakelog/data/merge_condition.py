@@ -1,8 +1,9 @@
 """The condition of a merge: columns that are compared, and further conditions over both sides.
 
 The equalities of a target's column with a source's column, joined by AND, are the keys: rows are
-joined by them. The other parts of the condition are evaluated for pairs of rows with equal keys.
-Those over the target alone also choose the files of the target that are read.
+joined by them. Fields of structs are keys too, if both sides are numbers or have one type. The
+other parts of the condition are evaluated for pairs of rows with equal keys. Those over the target
+alone also choose the files of the target that are read.
 
 Source: Delta Lake, MERGE INTO (MergeIntoCommand).
 """
@@ -20,19 +21,23 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.data.conform import has_equivalent
+from lakelog.display import path_text
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import as_names
-from lakelog.model.column_names import spelled
+from lakelog.model.column_names import spelled, struct_path
 from lakelog.model.contract import (
+    VOID,
     DataType,
     Decimal,
     Field,
     Struct,
     expression_of,
+    field_of,
     from_arrow,
     to_arrow,
     to_polars,
     tree_of,
+    type_name,
 )
 from lakelog.sql.condition import condition, parts_of
 from lakelog.sql.sql_text import quoted, sql_text
@@ -45,41 +50,36 @@ _INEXACT = float(1 << 53), float(1 << 63)
 """Doubles that equal several whole numbers, because those are rounded to doubles in SQL."""
 
 
+Path = tuple[str, ...]
+"""A column, or a field of a struct: the names down to it."""
+
+
 @dataclass(frozen=True)
 class MergeCondition:
-    """Compared columns, target to source, and the condition as SQL (None: only the keys)."""
+    """Compared columns and fields, target to source, and the condition as SQL (None: only them)."""
 
-    keys: Mapping[str, str]
+    keys: Mapping[Path, Path]
     text: str | None = None
 
     @staticmethod
     def of(
-        on: str | Sequence[str] | Mapping[str, str], target: Sequence[str], source: Sequence[str]
+        on: str | Sequence[str] | Mapping[str, str], target: Struct, source: pa.Schema
     ) -> MergeCondition:
-        """The condition of a caller, with the column names of both sides."""
-        if isinstance(on, str) and _named(on, target) not in target:
-            found = _of_text(on, target, source)
+        """The condition of a caller, with the names that both sides have."""
+        known = _Schemas(target, _known(source))
+        if isinstance(on, str) and _found(on, target) is None:
+            found = _of_text(on, known)
         else:
             given = on if isinstance(on, Mapping) else {n: n for n in as_names(on)}
-            keys = [(_named(ours, target), _named(own, source)) for ours, own in given.items()]
+            keys = [known.key(ours, own) for ours, own in given.items()]
             found = MergeCondition(dict(keys))
             twice = [pair for pair in keys if found.keys[pair[0]] != pair[1]]
             if twice:
                 raise InvalidInputError(
-                    "a column of the target is compared twice", column=twice[0][0], found=on
+                    "a column of the target is compared twice",
+                    column=path_text(twice[0][0]),
+                    found=on,
                 )
-        for side, names, known in (
-            (TARGET, found.keys, target),
-            (SOURCE, found.keys.values(), source),
-        ):
-            for name in names:
-                if name not in known:
-                    raise InvalidInputError(
-                        f"the {side} of the merge has no column {name!r}",
-                        column=str(name),
-                        expected=", ".join(known),
-                        found=name,
-                    )
         if not found.keys:
             raise InvalidInputError(
                 "a merge needs a column to compare", expected="on=['id']", found=on
@@ -87,26 +87,32 @@ class MergeCondition:
         return found
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The keys that are columns on both sides."""
+        pairs = self.keys.items()
+        return {ours[0]: own[0] for ours, own in pairs if len(ours) == len(own) == 1}
+
+    @property
     def parameter(self) -> str:
         """The ``predicate`` of ``operationParameters``."""
         text = None if self.text is None else sql_text(self.text)
         keys = " AND ".join(
-            f"({TARGET}.{quoted(t)} = {SOURCE}.{quoted(s)})" for t, s in self.keys.items()
+            f"({TARGET}.{_quoted(ours)} = {SOURCE}.{_quoted(own)})"
+            for ours, own in self.keys.items()
         )
         return orjson.dumps([text or keys]).decode()
 
     def keys_of(self, source: Sequence[pl.DataFrame], target: Struct) -> pl.DataFrame:
-        """The keys of the source's rows in the types in which they are compared with those of the
-        target; numbers that match nothing are null.
+        """The keys of the source's rows by `key_name`, in the types in which they are compared with
+        those of the target; numbers that match nothing are null.
         """
-        types = {f.name: to_polars(f.type) for f in target.fields if f.name in self.keys}
 
-        def key(ours: str, theirs: str) -> pl.Series:
-            # Without the names, some of which Polars reads as patterns.
-            values = pl.concat([rows[theirs].alias("") for rows in source])
+        def key(ours: Path, own: Path) -> pl.Series:
+            values = pl.concat([values_of(rows, own) for rows in source])
             if values.dtype.is_numeric():
-                values = _as_numbers(values, types[ours])
-            return values.alias(ours)
+                field = struct_path(target, path_text(ours, quote=True))[-1]
+                values = _as_numbers(values, to_polars(field.type))
+            return values.alias(key_name(ours))
 
         return pl.DataFrame([key(*each) for each in self.keys.items()])
 
@@ -127,6 +133,16 @@ class MergeCondition:
             frozenset(_fields(tree_of(where), target.names)),
             reduce(lambda a, b: a & b, plain) if plain else None,
         )
+
+
+def key_name(path: Path) -> str:
+    """The name of the column of keys for a column or field of the target."""
+    return path[0] if len(path) == 1 else path_text(path, quote=True)
+
+
+def values_of(rows: pl.DataFrame, path: Path) -> pl.Series:
+    """The values of a column or field, without its name, because Polars reads some as patterns."""
+    return reduce(field_of, path[1:], rows[path[0]].alias(""))
 
 
 def require_known(except_cols: Iterable[str], target: Sequence[str], source: Sequence[str]) -> None:
@@ -169,7 +185,7 @@ def type_of_numbers(type_: DataType, given: pa.DataType) -> DataType | None:
         return None
     if pa.types.is_uint64(given):
         return Decimal(20, 0)
-    return from_arrow(pa.schema([("", given)])).fields[0].type if has_equivalent(given) else None
+    return _type_of(given) if has_equivalent(given) else None
 
 
 def _kind_of_number(type_: pa.DataType) -> str | None:
@@ -204,31 +220,56 @@ class PairCondition:
     of_target: pl.Expr | None
 
 
-def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCondition:
-    keys: dict[str, str] = {}
-    is_more = False
+@dataclass(frozen=True)
+class _Schemas:
+    """The columns of both sides; those of the source that a table cannot have are void."""
+
+    target: Struct
+    source: Struct
+
+    def key(self, ours: str, own: str) -> tuple[Path, Path]:
+        """The paths of a key; refuses fields of types that are not compared as they are."""
+        of_target = _required(ours, self.target, TARGET)
+        of_source = _required(own, self.source, SOURCE)
+        types = of_target[-1].type, of_source[-1].type
+        is_column = len(of_target) == len(of_source) == 1  # its values are converted
+        is_same = to_polars(types[0]) == to_polars(types[1])
+        if not (is_column or is_same or all(_kind_of_number(to_arrow(t)) for t in types)):
+            raise InvalidInputError(
+                f"the key {path_text(_path(of_source))!r} of the merge's source has another type "
+                f"than {path_text(_path(of_target))!r}",
+                column=path_text(_path(of_source)),
+                expected=type_name(types[0]),
+                found=type_name(types[1]),
+                hint="cast the source's values",
+            )
+        return _path(of_target), _path(of_source)
+
+
+def _of_text(text: str, known: _Schemas) -> MergeCondition:
+    keys: dict[Path, Path] = {}
+    is_more, refused = False, None
     parts = parts_of(text)
     for part in parts:
-        sides = {path[0].lower(): path[1] for path in part.columns if len(path) == 2}
-        both = part.is_equality and sides.keys() == {SOURCE, TARGET}
-        key = _named(sides[TARGET], target) if both else ""
-        if both and key not in keys:
-            keys[key] = _named(sides[SOURCE], source)
+        sides = {path[0].lower(): path[1:] for path in part.columns if len(path) > 1}
+        is_key = part.is_equality and sides.keys() == {SOURCE, TARGET}
+        if is_key:
+            # In quotes, because a column may have the text of the path as its name.
+            texts = [path_text(p, quote=len(p) > 1) for p in (sides[TARGET], sides[SOURCE])]
+            try:
+                ours, own = known.key(*texts)
+            except InvalidInputError as error:
+                if sides[TARGET][1:] == sides[SOURCE][1:] == []:
+                    raise
+                is_key, refused = False, error
+        if is_key and ours not in keys:
+            keys[ours] = own
         else:
             is_more = True
+    if refused is not None and not keys:
+        raise refused
     if keys and {path[0].lower() for part in parts for path in part.columns} == {SOURCE, TARGET}:
         return MergeCondition(keys, text if is_more else None)
-    fields = [".".join(path) for part in parts if part.is_equality for path in part.columns[:2]]
-    fields = [each for each in fields if each.count(".") > 1]
-    if fields and not keys:
-        raise InvalidInputError(
-            "the condition of the merge compares fields of structs, and no columns",
-            column=fields[0],
-            expected="an equality of a column of both sides, such as 'target.id = source.id'",
-            found=text,
-            hint="join an equality of columns by AND; equalities of fields can be further "
-            "conditions",
-        )
     raise InvalidInputError(
         "the condition of the merge cannot be used",
         expected="a column, a list of columns, or a condition with an equality of both sides, "
@@ -236,6 +277,47 @@ def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCo
         found=text,
         hint="join at least one equality by AND, and write each column as target.x or source.x",
     )
+
+
+def _known(source: pa.Schema) -> Struct:
+    """The columns of the source; those of types that no table can have are void."""
+    types = [VOID if not has_equivalent(f.type) else _type_of(f.type) for f in source]
+    return Struct(tuple(map(Field, source.names, types)))
+
+
+def _required(given: str, schema: Struct, side: str) -> tuple[Field, ...]:
+    found = _found(given, schema)
+    if found is None:
+        raise InvalidInputError(
+            f"the {side} of the merge has no column {given!r}",
+            column=given,
+            expected=", ".join(schema.names),
+            found=given,
+        )
+    return found
+
+
+def _found(given: str, schema: Struct) -> tuple[Field, ...] | None:
+    """The column that is given, else the fields down to a field of a struct."""
+    field = schema.field(_named(given, schema.names))
+    if field is not None:
+        return (field,)
+    try:
+        return struct_path(schema, given)
+    except InvalidInputError:
+        return None
+
+
+def _path(fields: Sequence[Field]) -> Path:
+    return tuple(field.name for field in fields)
+
+
+def _quoted(path: Path) -> str:
+    return ".".join(map(quoted, path))
+
+
+def _type_of(type_: pa.DataType) -> DataType:
+    return from_arrow(pa.schema([("", type_)])).fields[0].type
 
 
 def _named(name: str, names: Sequence[str]) -> str:
