@@ -10,6 +10,7 @@ import tempfile
 import zlib
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -187,30 +188,33 @@ SAMPLE = "LAKELOG_SAMPLE"
 """``all`` runs every case of `sampled` tests; a number is the seed of the sample."""
 
 
-ON_SPARK = "tests/spark/"
-ON_ONE_WORKER = (ON_SPARK, "tests/kernel/", "tests/storage/")
-"""Folders of tests with a JVM or servers in common, which every other worker would start too."""
+ON_SPARK = ("tests/spark/test_[a-d]*", "tests/spark/*")
+"""Two parts with a session each, because one worker takes longer for both than the others for all
+other tests.
+"""
+ON_ONE_WORKER = (*ON_SPARK, "tests/kernel/*", "tests/storage/*")
+"""Tests with a JVM or servers in common, which every other worker would start too."""
 LONG = (
-    ON_SPARK,
+    *ON_SPARK,
     "tests/test_notebooks.py",
     "tests/test_documentation.py",
-    "tests/storage/",
-    "tests/kernel/",
-    "tests/checkpoint/",
-    "tests/faults/",
-    "tests/conformance/",
+    "tests/storage/*",
+    "tests/kernel/*",
+    "tests/checkpoint/*",
+    "tests/faults/*",
+    "tests/conformance/*",
 )
 """They run first, so that no worker is left with a long file when the others have finished."""
 
 
 class SharedFixtures(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Distributes tests by files, so that one worker makes a module's fixtures, and those of
-    `ON_ONE_WORKER` by folders.
+    `ON_ONE_WORKER` together.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((name for name in ON_ONE_WORKER if nodeid.startswith(name)), file)
+        return next((files for files in ON_ONE_WORKER if fnmatchcase(file, files)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -220,6 +224,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(given) if given else (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False  # the order is that of `LONG`
     return SharedFixtures(config, log)
@@ -251,7 +256,8 @@ def pytest_collection_finish() -> None:
 
 def _turn(item: pytest.Item) -> int:
     """Position of a test's file in the run; tests of equal position stay in order."""
-    return next((n for n, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
+    file = item.nodeid.partition("::")[0]
+    return next((n for n, files in enumerate(LONG) if fnmatchcase(file, files)), len(LONG))
 
 
 def _not_sampled(items: list[pytest.Item], seed: str) -> set[pytest.Item]:

@@ -27,7 +27,6 @@ from tests.dialects.indextables.reference import (
 pytestmark = [
     pytest.mark.reference,
     pytest.mark.skipif(VARIABLE not in os.environ, reason=MISSING),
-    pytest.mark.xdist_group("indextables"),
 ]
 
 _STEPS = 12
