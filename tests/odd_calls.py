@@ -1,9 +1,9 @@
 """Calls every public function of lakelog with arguments that no caller should pass.
 
-Run as a program, with a scope, a seed, a share and a folder: a child process with little memory
-calls the functions of that scope. It writes each call to the file ``calls`` of the folder before
-making it, so that the last line names the call that ended the process, and each exception that may
-not escape to the file ``escaped``.
+Run as a program, with a seed, a share and a folder: a child process with little memory calls all
+functions, or those of the scope, or the one, that are named next. It writes each call to the file
+``calls`` of the folder before making it, so that the last line names the call that ended the
+process, and each exception that may not escape to the file ``escaped``.
 
 Functions and parameters are found in ``lakelog.__all__`` and in signatures, so that a new one is
 covered, or refused until a valid argument for it is listed here.
@@ -354,13 +354,15 @@ def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None
         (folder / "calls").open("a", encoding="ascii") as made,
         (folder / "escaped").open("a", encoding="ascii") as escaped,
     ):
-        room = Room(folder, scope)
+        room = Room(folder / scope, scope)
         for function in functions_of(scope):
             if only is not None and function != only:
                 continue
             rng = random.Random(f"{seed} {scope} {function}")
             for given in calls(scope, function, rng, share):
-                text = f"{function}({', '.join(f'{k}={v!r:.60}' for k, v in given.items())})"
+                text = (
+                    f"{scope}.{function}({', '.join(f'{k}={v!r:.60}' for k, v in given.items())})"
+                )
                 text = text.encode("ascii", "backslashreplace").decode().replace("\n", " ")
                 print(text, file=made, flush=True)
                 try:
@@ -379,7 +381,7 @@ def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None
                     if failed:
                         print(json.dumps([text, "failed, and changed the table"]), file=escaped)
                     room.fresh()
-            print(f"{function}: usable", file=made, flush=True)
+            print(f"{scope}.{function}: usable", file=made, flush=True)
             room.assert_usable()
             room.fresh()
         room.close()
@@ -407,14 +409,15 @@ def _where(error: BaseException) -> list[str]:
 
 
 def _main() -> None:
-    scope, seed, share, folder, *only = sys.argv[1:]
+    seed, share, folder, *only = sys.argv[1:]
     pl.LazyFrame({"a": [1]}).select(pl.col("a").sum()).collect()  # starts its threads
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     warnings.simplefilter("ignore")
     work = Path(folder) / "work"
     work.mkdir()
     os.chdir(work)
-    run(scope, int(seed), int(share), Path(folder), *only)
+    for scope in only[:1] or SCOPES:
+        run(scope, int(seed), int(share), Path(folder), *only[1:])
 
 
 if __name__ == "__main__":
