@@ -309,10 +309,7 @@ def test_first_read_of_an_unresponsive_store_times_out(tmp_path: Path) -> None:
     assert inspect.signature(lakelog.open).parameters["read_timeout"].default == 30
 
 
-def test_process_can_exit_while_a_read_hangs(tmp_path: Path) -> None:
-    code = """
-import threading
-from lakelog.errors import ReadTimeoutError
+HANGING_READ = """
 from lakelog.storage import open_store
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.bounded import BoundedStore, ReadLimits
@@ -322,23 +319,11 @@ class UnresponsiveStore(StoreWrapper):
         threading.Event().wait()
 
 store = BoundedStore(UnresponsiveStore(open_store(".")), ReadLimits(timeout_s=0.05))
-try:
-    list(store.read_many(["a", "b"]))
-except ReadTimeoutError:
-    print("given up")
+call = lambda: list(store.read_many(["a", "b"]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.strip() == "given up"
-
-
-def test_process_can_exit_while_the_first_listings_hang() -> None:
-    code = """
-import threading
+HANGING_LISTING = """
 import fsspec
 from fsspec.spec import AbstractFileSystem
-import lakelog
 
 class Unresponsive(AbstractFileSystem):
     protocol = "unresponsive"
@@ -347,13 +332,28 @@ class Unresponsive(AbstractFileSystem):
         threading.Event().wait()
 
 fsspec.register_implementation("unresponsive", Unresponsive)
+call = lambda: lakelog.open("unresponsive://t", read_timeout=0.05)
+"""
+
+
+@pytest.mark.parametrize("hanging", [HANGING_READ, HANGING_LISTING], ids=["read", "first listing"])
+def test_process_can_exit_while_a_call_hangs(hanging: str, tmp_path: Path) -> None:
+    code = f"""
+import threading
+import lakelog
+{hanging}
 try:
-    lakelog.open("unresponsive://t", read_timeout=0.05)
+    call()
 except lakelog.ReadTimeoutError:
     print("given up")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     assert done.stdout.strip() == "given up"
 

@@ -125,18 +125,15 @@ def test_frames_after_a_seal_are_found(directory: Path) -> None:
     seal = frames(path)[-1]
     more = segments(directory)[1].read_bytes()[frame.offset : frame.end]
     path.write_bytes(path.read_bytes() + more)
-    paths = segments(directory)
-    Damage(
-        path=path,
-        offset=seal.end,
+    of_frame(
+        directory,
+        0,
+        PER_SEGMENT,
+        start=seal.end,
         message="data follows the end",
         expected="the end of the file",
         found="a frame",
-        safe=list(range(1, PER_SEGMENT + 1)),
         lost_records=LAST - PER_SEGMENT + 1,
-        lost_bytes=sum(each.stat().st_size for each in paths) - seal.end,
-        set_aside=[f"{each.name}.damaged" for each in paths],
-        next_seq=LAST + 1,
     ).check(directory)
 
 

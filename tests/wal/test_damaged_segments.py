@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -74,68 +75,46 @@ def test_segment_of_a_later_version_raises_unsupported_error(directory: Path, ve
     assert content(directory) == before
 
 
-@pytest.mark.parametrize("segment", range(SEGMENTS - 1))
-@pytest.mark.parametrize("left", [0, 63])
+def without_records_of(directory: Path, segment: int, **report: Any) -> Damage:
+    """The expected report of a segment without any frame. If it is the last one, its numbers are
+    used again; one is left out.
+    """
+    is_last = segment == SEGMENTS - 1
+    return of_segment(
+        directory,
+        segment,
+        lost_records=LAST - (segment + 1) * PER_SEGMENT,
+        next_seq=LAST - PER_SEGMENT + 2 if is_last else LAST + 1,
+        **report,
+    )
+
+
+# Before an empty last segment, a seal shows that it was durable.
+@pytest.mark.parametrize(("segment", "left"), [(0, 0), (0, 63), (1, 0), (1, 63), (SEGMENTS - 1, 0)])
 def test_an_empty_segment_is_found(directory: Path, segment: int, left: int) -> None:
     path = segments(directory)[segment]
     path.write_bytes(path.read_bytes()[:left])
-    of_segment(
+    without_records_of(
         directory,
         segment,
         offset=0,
         message="too short",
         expected="64 bytes",
         found=f"{left} bytes",
-        lost_records=LAST - (segment + 1) * PER_SEGMENT,
     ).check(directory)
 
 
-def test_empty_last_segment_after_a_seal_is_found(directory: Path) -> None:
-    """The segment before it has its seal, so this one was durable."""
-    segments(directory)[-1].write_bytes(b"")
+@pytest.mark.parametrize("missing", range(SEGMENTS - 1))
+def test_a_missing_segment_is_found(directory: Path, missing: int) -> None:
+    segments(directory)[missing].unlink()
     of_segment(
         directory,
-        SEGMENTS - 1,
-        offset=0,
-        message="too short",
-        expected="64 bytes",
-        found="0 bytes",
-        lost_records=0,
-        next_seq=LAST - PER_SEGMENT + 2,
-    ).check(directory)
-
-
-def test_a_missing_segment_is_found(directory: Path) -> None:
-    paths = segments(directory)
-    paths[1].unlink()
-    Damage(
-        path=paths[2],
+        missing,
         offset=24,
         message="a segment is missing before this one",
-        expected=f"sequence number {PER_SEGMENT + 1}",
-        found=f"sequence number {2 * PER_SEGMENT + 1}",
-        safe=list(range(1, PER_SEGMENT + 1)),
-        lost_records=PER_SEGMENT,
-        lost_bytes=paths[2].stat().st_size,
-        set_aside=[f"{paths[2].name}.damaged"],
-        next_seq=LAST + 1,
-    ).check(directory)
-
-
-def test_a_missing_first_segment_is_found(directory: Path) -> None:
-    first, *rest = segments(directory)
-    first.unlink()
-    Damage(
-        path=rest[0],
-        offset=24,
-        message="a segment is missing before this one",
-        expected="sequence number 1",
-        found=f"sequence number {PER_SEGMENT + 1}",
-        safe=[],
-        lost_records=2 * PER_SEGMENT,
-        lost_bytes=sum(each.stat().st_size for each in rest),
-        set_aside=[f"{each.name}.damaged" for each in rest],
-        next_seq=LAST + 1,
+        expected=f"sequence number {missing * PER_SEGMENT + 1}",
+        found=f"sequence number {(missing + 1) * PER_SEGMENT + 1}",
+        lost_records=LAST - (missing + 1) * PER_SEGMENT,
     ).check(directory)
 
 
@@ -158,20 +137,17 @@ def test_a_missing_last_segment_is_found(directory: Path) -> None:
 
 
 def test_a_duplicated_segment_is_found(directory: Path) -> None:
-    paths = segments(directory)
+    original = segments(directory)[1]
     copy = directory / f"{PER_SEGMENT + 2:020d}.wal"
-    copy.write_bytes(paths[1].read_bytes())
-    Damage(
-        path=copy,
+    copy.write_bytes(original.read_bytes())
+    of_segment(
+        directory,
+        2,
         offset=24,
         message="a segment has the file name of another one",
-        expected=paths[1].name,
+        expected=original.name,
         found=copy.name,
-        safe=list(range(1, 2 * PER_SEGMENT + 1)),
         lost_records=2 * PER_SEGMENT,
-        lost_bytes=copy.stat().st_size + paths[2].stat().st_size,
-        set_aside=[f"{copy.name}.damaged", f"{paths[2].name}.damaged"],
-        next_seq=LAST + 1,
     ).check(directory)
 
 
@@ -199,17 +175,13 @@ def test_two_segments_with_the_same_numbers_are_found(tmp_path: Path) -> None:
     header[60:] = int(google_crc32c.value(bytes(header[:60]))).to_bytes(4, "little")
     other = tmp_path / f"{PER_SEGMENT:020d}.wal"
     other.write_bytes(header)
-    Damage(
-        path=other,
+    of_segment(
+        tmp_path,
+        1,
         offset=24,
         message="two segments contain the same sequence numbers",
         expected=f"sequence number {PER_SEGMENT + 1}",
         found=f"sequence number {PER_SEGMENT}",
-        safe=list(range(1, PER_SEGMENT + 1)),
-        lost_records=2 * PER_SEGMENT,
-        lost_bytes=sum(each.stat().st_size for each in [other, *paths[1:]]),
-        set_aside=[f"{each.name}.damaged" for each in [other, *paths[1:]]],
-        next_seq=LAST + 1,
     ).check(tmp_path)
 
 
@@ -217,15 +189,13 @@ def test_two_segments_with_the_same_numbers_are_found(tmp_path: Path) -> None:
 def test_foreign_file_with_a_segment_name_is_found(directory: Path, segment: int) -> None:
     path = segments(directory)[segment]
     path.write_bytes(b"something that somebody put here; it is not a log. " * 5)
-    of_segment(
+    without_records_of(
         directory,
         segment,
         offset=0,
         message="not a segment of a write-ahead log",
         expected="894c4b57",
         found=b"some".hex(),
-        lost_records=LAST - (segment + 1) * PER_SEGMENT,
-        next_seq=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
     ).check(directory)
 
 
@@ -235,15 +205,13 @@ def test_a_segment_of_another_log_is_found(tmp_path: Path, directory: Path, segm
     make(tmp_path / "other", log_id=other)
     path = segments(directory)[segment]
     path.write_bytes(segments(tmp_path / "other")[segment].read_bytes())
-    of_segment(
+    without_records_of(
         directory,
         segment,
         offset=8,
         message="belongs to another write-ahead log",
         expected=f"log id {LOG_ID.hex()}",
         found=f"log id {other.hex()}",
-        lost_records=LAST - (segment + 1) * PER_SEGMENT,
-        next_seq=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
     ).check(directory)
 
 
