@@ -177,6 +177,34 @@ def test_readers_see_every_row_once_during_commits(table: lakelog.Table, directo
     assert ids(table.scan()) == list(range(150))
 
 
+@pytest.mark.parametrize("key", [None, "id"])
+@pytest.mark.parametrize("change", ["commit", "column"])
+def test_readers_see_every_row_once_whatever_happens_while_they_read_the_version(
+    table: lakelog.Table,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    change: str,
+) -> None:
+    with quiet(table, directory, key=key) as ingestor:
+        ingestor.write({"id": 1})
+        snapshot = lakelog.Table.snapshot
+
+        def slow(self: lakelog.Table) -> lakelog.Snapshot:
+            monkeypatch.undo()
+            if change == "commit":
+                ingestor.flush()
+                return snapshot(self)
+            found = snapshot(self)
+            lakelog.open(table.path, upkeep=False).alter.add_columns({"later": pl.Int64})
+            ingestor.write({"id": 2, "later": 3})
+            return found
+
+        monkeypatch.setattr(lakelog.Table, "snapshot", slow)
+        assert ids(ingestor.read_your_writes()) == [1]
+        assert ids(ingestor.read_your_writes()) == ([1] if change == "commit" else [1, 2])
+
+
 def test_added_column_is_written_by_an_open_ingestor(table: lakelog.Table, directory: Path) -> None:
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})

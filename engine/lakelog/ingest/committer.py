@@ -461,22 +461,25 @@ class Committer:
         return pl.concat([kept, new.join(replaced, on=keys, how="left")])
 
     def _version_and_records(self) -> tuple[Snapshot, str | None, Records]:
-        """A version, a column that it lacks, and the records that it lacks. The log is not
+        """A version, a column that it lacks, and the records so far that it lacks. The log is not
         truncated meanwhile; it is held only for reading the records, as long as commits leave time.
         """
+        last = self._log.current_seq_num()
+        schema = self.state.schema  # after `last`: no later version is needed to read the records
         for attempt in range(_ATTEMPTS):
-            is_last = attempt == _ATTEMPTS - 1
-            with self._truncating if is_last else contextlib.nullcontext():
-                with self._truncating:
-                    start, state = self._log.truncated_to, self.state
+            with self._truncating if attempt == _ATTEMPTS - 1 else contextlib.nullcontext():
+                start = self._log.truncated_to
                 snapshot = self.table.snapshot()
-                lost = follows(state.schema.fields, snapshot.schema)
-                if lost is not None and not is_last:
-                    continue  # a writer may have followed a later version
+                with self._truncating:
+                    state = self.state  # after the snapshot: it has the attempts of its commits
+                    if self._log.truncated_to != start:
+                        continue
                 seq, _ = self._found(snapshot, state, start)
                 with self._truncating:
                     if self._log.truncated_to == start:
-                        return snapshot, lost, _records_after(self._log, seq)
+                        records = _records_after(self._log, seq)
+                        cut = int(np.searchsorted(records.seqs, last, "right"))
+                        return snapshot, follows(schema.fields, snapshot.schema), records[:cut]
         raise AssertionError("unreachable: nothing is truncated in the last attempt")
 
     def waiting(self, last: int | None = None) -> Committed:
