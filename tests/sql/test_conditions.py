@@ -340,6 +340,7 @@ ODD = pl.DataFrame(
         ("s ILIKE 'A%' OR s RLIKE '^[0-9]$'", [1, 2]),
         ("huge * huge > 1 AND huge * 2 + huge > 1", [1]),
         ("reverse(concat('e\u0301', n)) = concat(n, '\u0301e')", [1, 2]),
+        ("concat(f32, ' ', n = 1, ' ', n * 1e10) = f32 || ' true 1.0E10'", [1]),
         ("TRY_CAST(concat('\t', n, '\r\n') AS BIGINT) = n", [1, 2]),
         ("TRY_CAST(concat('\n1.', n, '\t') AS DOUBLE) = 1.1", [1]),
         ("TRY_CAST(concat('\u00a0', n) AS BIGINT) = n", []),

@@ -341,7 +341,7 @@ def _end(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 def _concat(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     values = [self.value(node) for node in nodes]
     for value in values:
-        if value.type in {BOOLEAN, DOUBLE, FLOAT}:
+        if self.exact and value.type in {BOOLEAN, DOUBLE, FLOAT}:
             raise _refuse(name, value)
     return Value(pl.concat_str([self.cast(v, STRING).expr for v in values]), STRING)
 
