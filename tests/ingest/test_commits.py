@@ -87,6 +87,27 @@ def test_row_of_an_interrupted_write_is_committed_after_max_seconds_if_it_is_dur
         assert ingestor.status().lag_seconds == 0
 
 
+def test_rows_are_accepted_after_an_interrupt_while_a_flush_waits_for_writers(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = mapped(tmp_path)
+
+    def interrupted(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    ingestor = quiet(table, directory)
+    lakelog.open(table.path, upkeep=False).alter.drop_column("name")
+    with monkeypatch.context() as patch:
+        patch.setattr(ingestor._committer.appending._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ingestor.flush()
+    writer = threading.Thread(target=ingestor.write, args=({"id": 1},), daemon=True)
+    writer.start()
+    writer.join(60)
+    assert not writer.is_alive()
+    ingestor.close(flush=False)
+
+
 def test_log_that_a_write_poisoned_is_the_reason_that_later_writes_raise(
     table: lakelog.Table, directory: Path
 ) -> None:

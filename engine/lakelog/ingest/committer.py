@@ -115,10 +115,10 @@ class Appends:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Without an append in progress; one call at a time."""
-        with self._changed:
-            self._is_held = True
-            self._changed.wait_for(lambda: not self._count)
         try:
+            with self._changed:
+                self._is_held = True
+                self._changed.wait_for(lambda: not self._count)  # the wait may be interrupted
             yield
         finally:
             with self._changed:
