@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import lakelog
 from lakelog import Table
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, MalformedLogError
 from lakelog.log.base_checkpoint import Projections
 from lakelog.log.cache import StateCache
 from lakelog.log.context import Log
@@ -33,7 +33,7 @@ from lakelog.snapshot import Snapshot
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore
 from tests.budget import share_of
-from tests.handmade import FIRST_MS, Action, Handmade, add, metadata, protocol, remove
+from tests.handmade import FIRST_MS, Action, Handmade, add, info, metadata, protocol, remove
 
 LATER_MS = FIRST_MS * 2
 HOUR_S = 3600.0
@@ -103,6 +103,37 @@ def test_only_a_new_commit_is_read(made: Handmade) -> None:
     assert paths(first) == ["f1", "f2", "f3", "f4"]
     assert paths(second) == ["f2", "f3", "f4", "f5"]
     assert paths(watched.cache.state()) == ["f2", "f3", "f4", "f5", "f6"]
+
+
+def write_checksum(made: Handmade, version: int, num_files: int) -> str:
+    body = {"txnId": f"id-{version}", "numMetadata": 1, "numProtocol": 1, "numFiles": num_files}
+    made.write(f"{version:020d}.crc", json.dumps(body).encode())
+    return f"{version:020d}.crc"
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["with the commit", "later"])
+def test_version_checksum_is_compared_as_by_a_new_handle(made: Handmade, is_late: bool) -> None:
+    watched = Watched(made)
+    paths(watched.cache.state())
+    metrics = {"operationMetrics": {"numFiles": "2"}}
+    made.commit(5, info("WRITE", txnId="id-5", **metrics), add("f5"))  # and lost an add
+    if is_late:
+        assert len(paths(watched.cache.state())) == 5
+    write_checksum(made, 5, 6)
+    for cache in (watched.cache, Watched(made).cache):
+        with pytest.raises(MalformedLogError, match="fewer files than its metrics"):
+            paths(cache.state())
+
+
+def test_version_checksum_that_appears_is_the_only_file_that_is_read(made: Handmade) -> None:
+    made.commit(5, info("WRITE", txnId="id-5"), add("f5"))
+    watched = Watched(made)
+    before = watched.cache.state()
+    assert len(paths(before)) == 5
+    checksum = write_checksum(made, 5, 5)
+    assert watched.read(lambda: paths(watched.cache.state())) == ["_last_checkpoint", checksum]
+    assert watched.read(lambda: paths(watched.cache.state())) == ["_last_checkpoint"]
+    assert watched.cache.state().last_commit_info == before.last_commit_info
 
 
 def test_time_travel_starts_from_the_nearest_lower_version(made: Handmade) -> None:

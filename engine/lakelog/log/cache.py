@@ -331,14 +331,15 @@ class StateCache:
                 state.base.disk = self._on_disk(state.base.checkpoint, listed)
             self._keep(listed, state, born_s, began_s)
             return state
-        held, state = best
+        held, known_state = best
         kept = len(held.listed.segment.commits)
-        if kept == len(commits):
+        has_checksum = listed.segment.has_checksum
+        state = extend_state(known_state, commits[kept:], has_checksum=has_checksum)
+        if state is known_state:
             with self._lock:
                 if state.version in self._held:
                     self._held.move_to_end(state.version)
         else:
-            state = extend_state(state, commits[kept:])
             if state.is_cheap:
                 state.ensure_readable()
             self._keep(listed, state, held.born_s, began_s)

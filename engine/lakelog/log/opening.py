@@ -363,20 +363,34 @@ def _is_listed(segment: LogSegment, listing: LogListing) -> bool:
     return own is not None and (own, own.sizes_bytes) in checkpoints
 
 
-def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
-    """The state of a later version whose commits are known; reads nothing until it is used."""
-    if not commits:
-        return state
-    known = (*state.segment.commits, *commits)
+def extend_state(
+    state: State, commits: Sequence[CommitFile], *, has_checksum: bool = False
+) -> State:
+    """The state of a later version whose commits are known; reads nothing until it is used. Without
+    commits, the same version, whose checksum has appeared or was deleted.
+    """
     before = state.segment
-    last = commits[-1].version
-    if "tail" not in state.__dict__:
-        segment = LogSegment(last, before.checkpoint, known, before.compactions)
-        new = (*state.new_commits, *commits)
-        return replace(state, segment=segment, new_commits=new)
-    segment = LogSegment(last, before.checkpoint, known)
-    past = _past(state)
-    return replace(state, segment=segment, past=past, new_commits=tuple(commits))
+    if not commits:
+        if has_checksum == before.has_checksum:
+            return state
+        same = replace(state, segment=replace(before, has_checksum=has_checksum))
+        vars(same).update({name: vars(state)[name] for name in _DECODED if name in vars(state)})
+        return same
+    is_decoded = "tail" in vars(state)
+    segment = replace(
+        before,
+        version=commits[-1].version,
+        commits=(*before.commits, *commits),
+        compactions=() if is_decoded else before.compactions,
+        has_checksum=has_checksum,
+    )
+    if is_decoded:
+        return replace(state, segment=segment, past=_past(state), new_commits=tuple(commits))
+    return replace(state, segment=segment, new_commits=(*state.new_commits, *commits))
+
+
+_DECODED = ("tail", "layers", "tail_meta", "meta_parts")
+"""Cached properties of a state with what was read from its commits."""
 
 
 def _past(state: State) -> Past:
