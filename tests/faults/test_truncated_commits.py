@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,43 @@ def test_truncated_commit_of_lakelog_is_refused(tmp_path: Path, format_: str, qu
             assert refused.value.path.endswith(file.name)
         file.write_bytes(data)
     assert lakelog.open(tmp_path / "t").snapshot().num_files() == 4
+
+
+def table_of_commits(where: Path, format_: str) -> tuple[lakelog.Table, Callable[[int], Path]]:
+    table = lakelog.create(where, {"id": pl.Int64}, format=format_, upkeep=False)
+    for number in range(1, 7):
+        with table.transaction() as tx:
+            tx.add(path=f"f{number}", size=5, modificationTime=1)
+    return table, lambda version: where / table.log.dialect.commit_path(version)
+
+
+@pytest.mark.parametrize("format_", ["delta", "indextables"])
+@pytest.mark.parametrize("query", ["files", "metadata", "history", "actions"])
+@pytest.mark.parametrize(("version", "other"), [(2, 5), (5, 2), (6, 0)])
+def test_commit_of_lakelog_that_was_overwritten_with_another_is_refused(
+    tmp_path: Path, format_: str, query: str, version: int, other: int
+) -> None:
+    table, path = table_of_commits(tmp_path / "t", format_)
+    path(version).write_bytes(path(other).read_bytes())
+    with pytest.raises(MalformedLogError, match="overwritten with that of another") as refused:
+        run_query(lakelog.open(tmp_path / "t"), query)
+    assert refused.value.version == version
+    assert refused.value.path == table.log.dialect.commit_path(version)
+
+
+def test_swapped_commits_of_lakelog_are_refused_and_those_above_them_are_read(
+    tmp_path: Path,
+) -> None:
+    table, path = table_of_commits(tmp_path / "t", "delta")
+    table.checkpoint()
+    contents = path(3).read_bytes(), path(4).read_bytes()
+    path(4).write_bytes(contents[0])
+    path(3).write_bytes(contents[1])
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    assert table.snapshot().num_files() == 6
+    with pytest.raises(MalformedLogError, match="commit 3 has the readVersion 3"):
+        table.snapshot(4).num_files()
+    assert table.verify().verdict == "unprovable"
 
 
 def run_query(table: lakelog.Table, query: str) -> object:

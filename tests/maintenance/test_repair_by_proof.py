@@ -48,6 +48,12 @@ def commit(where: Path, version: int, form: str = "delta") -> Path:
     return where / LOG[form] / f"{version:020d}.json"
 
 
+def overwrite_commit(where: Path, version: int, other: int, form: str = "delta") -> None:
+    """Overwrite a commit with another one, like one of a writer that does not mark its commits."""
+    content = commit(where, other, form).read_bytes()
+    commit(where, version, form).write_bytes(content.replace(b"lakelogActions", b"otherActions"))
+
+
 def content(where: Path) -> dict[str, bytes]:
     return {
         str(f.relative_to(where)): f.read_bytes()
@@ -68,7 +74,7 @@ def test_checkpoint_that_a_damaged_commit_contradicts_is_not_replaced(
     tmp_path: Path, form: str
 ) -> None:
     made(tmp_path, form)
-    shutil.copy(commit(tmp_path, 2, form), commit(tmp_path, 1, form))
+    overwrite_commit(tmp_path, 1, 2, form)
     expected, before = live(tmp_path), content(tmp_path)
     table = lakelog.open(str(tmp_path))
     plan = plan_of(table)
@@ -88,7 +94,7 @@ def test_checkpoint_that_a_damaged_commit_contradicts_is_not_replaced(
 @each_format
 def test_broken_checkpoint_is_not_written_from_a_doubtful_one(tmp_path: Path, form: str) -> None:
     made(tmp_path, form, commits=9)
-    shutil.copy(commit(tmp_path, 2, form), commit(tmp_path, 1, form))
+    overwrite_commit(tmp_path, 1, 2, form)
     newest(tmp_path, form, "*9.checkpoint*").write_bytes(b"broken")
     expected, before = live(tmp_path), content(tmp_path)
     # The commits deny the checkpoint of version 3; that of 6 was written from it.
@@ -104,7 +110,7 @@ def test_broken_checkpoint_is_not_written_from_a_doubtful_one(tmp_path: Path, fo
 def test_checksum_is_not_replaced_if_only_a_doubtful_checkpoint_denies_it(tmp_path: Path) -> None:
     table = made(tmp_path)
     path = tmp_path / LOG["delta"] / f"{6:020d}.crc"
-    shutil.copy(commit(tmp_path, 2), commit(tmp_path, 1))
+    overwrite_commit(tmp_path, 1, 2)
     body = json.loads(path.read_text())
     del body["fileSizeHistogram"]
     path.write_text(json.dumps(body | {"numFiles": 99}))
@@ -117,7 +123,7 @@ def test_damaged_commit_is_named_if_it_contradicts_another(tmp_path: Path) -> No
     for n in range(1, 6):
         table.append(pl.DataFrame({"id": [n]}))
     table.checkpoint()
-    shutil.copy(commit(tmp_path, 3), commit(tmp_path, 2))
+    overwrite_commit(tmp_path, 2, 3)
     table = lakelog.open(tmp_path, upkeep=False)
     (why,) = plan_of(table).findings["why"]
     assert "commits 0 to 5 (commit 2 has the readVersion 2)" in why

@@ -71,7 +71,7 @@ def clean_up(where: str, tmp_path: Path) -> None:
 def table_and_clock(where: str) -> tuple[Table, Clock]:
     clock = Clock()
     log = Log(open_store(where), DIALECT)
-    return Table(log, Runtime(lambda _: None, random.Random(1), clock)), clock
+    return Table(log, Runtime(lambda _: None, monotonic=clock)), clock
 
 
 def test_transaction_conflicts_if_cleanup_deleted_later_commits(where: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.commit_info import in_commit_timestamp, why_copied
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import Checkpoint, CommitInfo
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError
@@ -72,15 +72,8 @@ def contradiction(state: State) -> str | None:
 
 
 def _contradictions(infos: list[CommitInfo]) -> Iterator[str]:
-    seen: dict[str, int | None] = {}
-    for info in infos:
-        transaction, read = info.body.get("txnId"), info.body.get("readVersion")
-        if isinstance(transaction, str):
-            if transaction in seen:
-                yield f"commits {seen[transaction]} and {info.version} have the same txnId"
-            seen[transaction] = info.version
-        if type(read) is int and info.version is not None and read >= info.version:
-            yield f"commit {info.version} has the readVersion {read}"
+    seen: dict[str, int] = {}
+    yield from filter(None, (why_copied(info, seen) for info in infos))
     timed = [(i.version, at) for i in infos if (at := in_commit_timestamp(i)) is not None]
     for (_, before), (version, at) in pairwise(timed):
         if at <= before:

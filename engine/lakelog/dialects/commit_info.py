@@ -66,6 +66,22 @@ def in_commit_timestamp(info: CommitInfo) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
+def why_copied(info: CommitInfo, transactions: dict[str, int]) -> str | None:
+    """Why the commit of a version is a copy of that of another one, or None; `transactions` are the
+    versions of the transactions that were read before, to which its own is added.
+    """
+    transaction, read, version = info.body.get("txnId"), info.body.get("readVersion"), info.version
+    if version is None:
+        return None
+    if isinstance(transaction, str):
+        earlier = transactions.setdefault(transaction, version)
+        if earlier != version:
+            return f"commits {earlier} and {version} have the same txnId"
+    if type(read) is int and read >= version:
+        return f"commit {version} has the readVersion {read}"
+    return None
+
+
 def _fits(values: Sequence[Any], leaf: Leaf) -> bool:
     """Whether all of some values are null or of the contract's type."""
     found = set(map(type, values)) - {type(None)}

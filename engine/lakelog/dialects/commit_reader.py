@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from lakelog.dialects.commit_chunks import count_lines
+from lakelog.dialects.commit_info import why_copied
 from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.dialects.strict_decoder import Blob
 from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
@@ -46,13 +47,17 @@ def with_count(content: CommitContent) -> CommitContent:
     return replace(content, info={**content.info, ACTIONS: count})
 
 
-class Counts:
-    """Detects commits truncated at a line end by the number of actions in lakelog's commitInfo."""
+class OwnCommits:
+    """Detects damaged commits of lakelog by their commitInfo: those truncated at a line end by the
+    number of actions, and copies of other versions by transaction and read version.
+    """
 
     def __init__(self, *, info_own_line: bool) -> None:
         self._info_own_line = info_own_line
         self._lines: dict[int | None, int] = {}
         self._expected: dict[int, tuple[int, int]] = {}
+        self._transactions: dict[str, int] = {}
+        self._copies: dict[int, str] = {}
 
     def counted(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
         """The same blobs; counts their lines."""
@@ -69,21 +74,36 @@ class Counts:
             if info.version is not None and type(recorded) is int and recorded >= 0:
                 own = 1 if self._info_own_line or not recorded else 0
                 self._expected[info.version] = (recorded, recorded + own)
+                if (reason := why_copied(info, self._transactions)) is not None:
+                    self._copies[info.version] = reason
         return decoded
 
     def check(self, commits: Sequence[CommitFile]) -> None:
-        """Compare, after all of the commits were read."""
+        """Raise for a damaged one, after all of the commits were read."""
         for version, (actions, lines) in self._expected.items():
             found = self._lines.get(version, lines)
             if found != lines:
                 raise MalformedLogError(
                     "the number of actions in the commit differs from its header",
-                    path=next((c.path for c in commits if c.version == version), None),
+                    path=_path_of(version, commits),
                     version=version,
                     expected=f"{actions} actions on {lines} lines",
                     found=f"{found} lines",
                     hint="the file is truncated or damaged: restore it from a copy",
                 )
+        for version, reason in self._copies.items():
+            raise MalformedLogError(
+                "the file of a commit was overwritten with that of another version",
+                path=_path_of(version, commits),
+                version=version,
+                expected=f"the transaction of version {version}",
+                found=reason,
+                hint="restore the file that was overwritten from a copy",
+            )
+
+
+def _path_of(version: int, commits: Sequence[CommitFile]) -> str | None:
+    return next((c.path for c in commits if c.version == version), None)
 
 
 def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[list[CommitFile]]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.commit_info import flatten_commit_infos
-from lakelog.dialects.commit_reader import Counts, read_commits
+from lakelog.dialects.commit_reader import OwnCommits, read_commits
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.features import Feature, Stance
 from lakelog.dialects.json_layout import Wire
@@ -106,7 +106,7 @@ class ToyDialect(Dialect):
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
-        counts = Counts(info_own_line=True)
+        counts = OwnCommits(info_own_line=True)
         lines = counts.counted(read_commits(store, commits))
         decoded = counts.learn(decode_lines(lines, WIRE, files=files))
         counts.check(commits)

@@ -17,7 +17,7 @@ import polars as pl
 
 from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
 from lakelog.dialects.commit_info import flatten_commit_infos
-from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
+from lakelog.dialects.commit_reader import OwnCommits, read_commits, read_pieces
 from lakelog.dialects.delta.last_checkpoint import (
     checksum,
     parse_last_checkpoint,
@@ -196,10 +196,10 @@ class DeltaDialect(Dialect):
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
         """Read and decode commits; see `Dialect.decode`."""
-        counts = Counts(info_own_line=True)
-        lines = counts.counted(read_commits(store, commits))
-        decoded = counts.learn(decode_lines(lines, _WIRE, files=files))
-        counts.check(commits)
+        own = OwnCommits(info_own_line=True)
+        lines = own.counted(read_commits(store, commits))
+        decoded = own.learn(decode_lines(lines, _WIRE, files=files))
+        own.check(commits)
         return _finish(decoded)
 
     def decode_pieces(
@@ -211,11 +211,11 @@ class DeltaDialect(Dialect):
         files: bool = True,
     ) -> Iterator[Actions]:
         """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
-        counts = Counts(info_own_line=True)
-        pieces = (list(counts.counted(p)) for p in read_pieces(store, commits, piece_bytes))
+        own = OwnCommits(info_own_line=True)
+        pieces = (list(own.counted(p)) for p in read_pieces(store, commits, piece_bytes))
         for piece in decode_pieces(pieces, _WIRE, files=files):
-            yield _finish(counts.learn(piece))
-        counts.check(commits)
+            yield _finish(own.learn(piece))
+        own.check(commits)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file with a closing line."""

@@ -17,7 +17,7 @@ from itertools import chain, groupby
 import orjson
 import polars as pl
 
-from lakelog.dialects.commit_reader import Counts, read_commits
+from lakelog.dialects.commit_reader import OwnCommits, read_commits
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.exact_json import exact_object, has_double
 from lakelog.dialects.indextables.columnar import decode_columnar, encode_columnar, is_columnar
@@ -176,17 +176,17 @@ def decode_commits(
     store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
 ) -> Actions:
     """See `Dialect.decode`; references are resolved if these commits register the mapping."""
-    counts = Counts(info_own_line=False)
+    own = OwnCommits(info_own_line=False)
     blobs = read_commits(store, commits, lambda data, c: unframe(data, c.path, c.version))
-    decoded = counts.learn(decode_blobs(_counted(blobs, counts), files=files))
-    counts.check(commits)
+    decoded = own.learn(decode_blobs(_counted(blobs, own), files=files))
+    own.check(commits)
     return decoded
 
 
-def _counted(blobs: Iterable[Blob], counts: Counts) -> Iterator[Blob]:
+def _counted(blobs: Iterable[Blob], own: OwnCommits) -> Iterator[Blob]:
     """Count the lines of NDJSON commits; a columnar one has a checksum."""
     for blob in blobs:
-        yield from (blob,) if is_columnar(blob.data) else counts.counted((blob,))
+        yield from (blob,) if is_columnar(blob.data) else own.counted((blob,))
 
 
 def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
