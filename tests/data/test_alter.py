@@ -472,6 +472,13 @@ def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path
     assert table.version() == 2
 
 
+def test_partitioned_table_cannot_become_a_clustered_one(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    with pytest.raises(InvalidTransactionError, match="clustered table must not have partition"):
+        table.alter.upgrade(["clustering"])
+    assert table.snapshot().version == 1
+
+
 def test_unsupported_features_raise_and_are_named(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for feature in ("catalogManaged", "noSuchFeature"):

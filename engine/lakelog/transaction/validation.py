@@ -446,7 +446,8 @@ def check(
     if not is_same:
         before.rules.check_change(before.protocol, table_after.protocol)
     old = before.metadata_before(table_after)
-    if table_after.metadata != old:
+    is_clustered = table_after.supports("clustering") and not before.supports("clustering")
+    if table_after.metadata != old or is_clustered:
         check_metadata(
             table_after,
             old,
