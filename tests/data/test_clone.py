@@ -70,6 +70,14 @@ def test_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, fold
     assert info["operationMetrics"]["sourceNumOfFiles"] == "3"
 
 
+def test_clone_has_features_in_the_lists_where_they_belong(tmp_path: Path) -> None:
+    source = Handmade(tmp_path / "t")
+    lists = {"readerFeatures": [], "writerFeatures": ["columnMapping"]}  # as by Delta Lake 3.1
+    source.commit(0, protocol(3, 7, **lists), metadata())
+    found = lakelog.open(tmp_path / "t").clone(tmp_path / "clone").snapshot().protocol
+    assert found.reader_features == found.writer_features == ("columnMapping",)
+
+
 def test_deltalake_reads_a_clone(tmp_path: Path) -> None:
     new_table(tmp_path / "t").clone(tmp_path / "clone")
     theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "clone")))

@@ -273,7 +273,10 @@ def test_table_with_a_feature_outside_of_a_list_that_counts_is_read_and_not_writ
     assert log.table.snapshot().version == 1
 
 
-@pytest.mark.parametrize(("reader", "writer", "readers", "writers", "feature"), MISLISTED)
+@pytest.mark.parametrize(
+    ("reader", "writer", "readers", "writers", "feature"),
+    [*MISLISTED, (3, 2, ["deletionVectors"], [], "deletionVectors")],
+)
 def test_upgrade_to_a_feature_outside_of_a_list_that_counts_repairs_the_protocol(
     tmp_path: Path, reader: int, writer: int, readers: list[str], writers: list[str], feature: str
 ) -> None:

@@ -133,8 +133,11 @@ def _with_absolute_paths(files: pl.DataFrame, reach: Reach) -> pl.DataFrame:
 
 
 def _configuration(snapshot: LogSnapshot, runtime: Runtime, now_ms: int) -> TableConfiguration:
-    """Protocol and metadata of the clone: those of the source, with an id of its own."""
+    """Protocol and metadata of the clone: those of the source, with an id of its own, and features
+    in the lists where they belong.
+    """
     table = snapshot.table_configuration
+    protocol = table.rules.upgrade(table.protocol, table.rules.mislisted(table.protocol))
     properties = {k: v for k, v in table.metadata.configuration.items() if k not in _OF_THE_LOG}
     metadata = replace(
         table.metadata,
@@ -142,4 +145,4 @@ def _configuration(snapshot: LogSnapshot, runtime: Runtime, now_ms: int) -> Tabl
         configuration=with_tracking_columns(properties, {}, runtime.new_id),
         created_time=now_ms,
     )
-    return table.changed(metadata=metadata)
+    return table.changed(protocol, metadata)

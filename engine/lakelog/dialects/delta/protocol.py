@@ -399,10 +399,11 @@ class DeltaProtocol(ProtocolRules):
         readers, writers = set(protocol.reader_features or ()), set(protocol.writer_features or ())
         known = {name for name, feature in self.features.items() if feature.reader}
         of_readers = known & writers | readers
+        by_version = {"columnMapping"} if reader == _READER_LISTS - 1 else set()
         if reader != _READER_LISTS:
-            readers = {"columnMapping"} if reader == _READER_LISTS - 1 else set()
+            readers = by_version
         if writer != _WRITER_LISTS:
-            writers = readers | self.supported(Protocol(reader, writer))
+            writers = by_version | self.supported(Protocol(reader, writer))
         return dict.fromkeys(of_readers - readers, "readerFeatures") | dict.fromkeys(
             listed(protocol) - writers, "writerFeatures"
         )
