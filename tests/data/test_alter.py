@@ -27,7 +27,7 @@ from lakelog.model import contract
 from lakelog.transaction.schema_conversion import struct_of
 from tests.budget import rng_of, share_of
 from tests.data.rows import commit_info
-from tests.handmade import Handmade, metadata, protocol
+from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA: dict[str, Any] = {
     "id": pl.Int32,
@@ -470,6 +470,23 @@ def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path
     with pytest.raises(ConflictError):
         Alter(late).add_constraint("small", "id < 10")
     assert table.version() == 2
+
+
+@pytest.mark.parametrize(
+    ("versions", "feature"),
+    [(protocol(2, 4), "deletionVectors"), (protocol(2, 7, writerFeatures=[]), "columnMapping")],
+)
+def test_upgrade_keeps_the_physical_names_that_reader_version_2_applies(
+    tmp_path: Path, versions: dict[str, Any], feature: str
+) -> None:
+    mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"}
+    mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"}
+    log = Handmade(tmp_path)
+    log.commit(0, versions, metadata(field("id", **mapped), configuration=mapping))
+    log.table.append(pl.DataFrame({"id": [1]}))
+    log.table.alter.upgrade([feature])
+    assert log.table.to_polars()["id"].to_list() == [1]
+    assert "columnMapping" in (log.table.snapshot().protocol.writer_features or ())
 
 
 def test_partitioned_table_cannot_become_a_clustered_one(tmp_path: Path) -> None:

@@ -318,12 +318,15 @@ class TableConfiguration:
         return replace(self.metadata, configuration=kept)
 
     def _ignored(self) -> frozenset[str]:
-        """Features that the metadata enable, and the protocol does not support."""
+        """Features that the metadata enable, and the protocol does not support. Readers of version
+        2 map columns also if the protocol does not support it for writers.
+        """
         try:
             needed = self.rules.needed(self.metadata)
         except CorruptionError:
             return frozenset()
-        return self.rules.without_satisfied(needed, self.protocol)
+        mapped = {"columnMapping"} if self.column_mapping != "none" else set()
+        return self.rules.without_satisfied(needed - mapped, self.protocol)
 
     @property
     def column_mapping(self) -> str:
