@@ -278,6 +278,22 @@ def test_commit_to_a_replaced_partition_since_the_version_is_a_conflict(tmp_path
     assert ids(table) == [4, 5, 9]
 
 
+def test_commit_to_another_combination_of_partition_values_is_no_conflict(tmp_path: Path) -> None:
+    schema = {"p": pl.String, "q": pl.Int64, "id": pl.Int64}
+    table = lakelog.create(tmp_path, schema, ["p", "q"], upkeep=False)
+
+    def rows(*rows: tuple[str | None, int | None, int]) -> pl.DataFrame:
+        return pl.DataFrame(list(rows), schema=schema, orient="row")
+
+    table.append(rows(("a", 1, 1), ("b", 2, 2), ("a", 2, 3), (None, None, 4)))
+    table.overwrite(rows(("a", 2, 5)), "p = 'a' AND q = 2")
+    report = table.overwrite_partitions(rows(("a", 1, 6), ("b", 2, 7)), version=1)
+    assert (report.version, report.num_removed_files) == (3, 2)
+    with pytest.raises(ConflictError):
+        table.overwrite_partitions(rows(("a", 2, 8), (None, None, 9)), version=1)
+    assert ids(table) == [4, 5, 6, 7]
+
+
 def test_repeated_write_of_an_application_does_nothing(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.overwrite_partitions(frame(("a", 5)), app_id="job", app_version=1)

@@ -486,8 +486,8 @@ def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, i
 
 
 def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, read: Struct) -> pl.Expr:
-    """The rows of every partition of some of the files, as a predicate, one part per partition; the
-    columns of `read`, over which it is, may have narrower types.
+    """The rows of every partition of some of the files, as a predicate; the columns of `read`, over
+    which it is, may have narrower types.
     """
     columns = snapshot.metadata.partition_columns
     mapping = snapshot.table_configuration.column_mapping
@@ -498,16 +498,14 @@ def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, read: Struct) -> pl
         field, column = read.field(name), column_named(name)
         is_same = field is not None and to_polars(field.type) == type_
         keys[name] = partition_key(column if is_same else column.cast(type_), type_)
-    # The last column is compared with lists, so that the predicate stays small.
-    groups, outer = values.select(keys.values()).unique(), columns[:-1]
-    parts = groups.partition_by(outer) if outer else [groups]
-    each = [
-        reduce(operator.and_, [_is_one_of(keys[s.name], s.alias("").unique()) for s in part])
-        for part in parts
-    ]
-    while len(each) > 1:  # a balanced tree, because a chain of thousands would be too deep
-        each = [reduce(operator.or_, each[n : n + 2]) for n in range(0, len(each), 2)]
-    return each[0]
+    groups = values.select(keys.values()).unique()
+    # The columns alone, by which the log is searched, and their combinations.
+    found = [_is_one_of(key, groups[name].alias("").unique()) for name, key in keys.items()]
+    if len(keys) > 1:
+        groups.columns = [str(number) for number in range(len(keys))]
+        combined = pl.struct(key.alias(str(number)) for number, key in enumerate(keys.values()))
+        found.append(combined.is_in(groups.to_struct().implode()))
+    return reduce(operator.and_, found)
 
 
 def _is_one_of(key: pl.Expr, values: pl.Series) -> pl.Expr:
