@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import warnings
@@ -68,6 +69,13 @@ def of_tables(root: Path) -> Calls:
         "append: unknown column": lambda: table.append(pl.DataFrame({"id": [1], "x": [1]})),
         "append: value of a wrong type": lambda: table.append(pl.DataFrame({"id": ["a"]})),
         "append: text for a date": lambda: table.append(pl.DataFrame({"day": ["2026-01-05"]})),
+        "append: times for a date": lambda: table.append(
+            pl.DataFrame({"day": [dt.datetime(2026, 1, 5)]})
+        ),
+        "append: numbers for text": lambda: lakelog.create(
+            root / "texts", {"s": pl.String}, upkeep=False
+        ).append(pl.DataFrame({"s": [5]})),
+        "write: mode": lambda: lakelog.write(root / "t", pl.DataFrame({"id": [1]}), mode="replace"),  # type: ignore[arg-type]
         "append: rows of a wrong type": lambda: table.append(odd),
         "overwrite: row outside of the condition": lambda: table.overwrite(
             pl.DataFrame({"id": [1]}), where=pl.col("id") == 2
@@ -93,11 +101,13 @@ def of_tables(root: Path) -> Calls:
 def of_damage(root: Path) -> Calls:
     """Logs that are damaged, or with a feature that lakelog does not support."""
 
-    def reading(name: str, damage: Callable[[Handmade], Any]) -> Callable[[], Any]:
+    def reading(
+        name: str, damage: Callable[[Handmade], Any], version: int | None = None
+    ) -> Callable[[], Any]:
         made = Handmade(root / name).start(add("a"))
         made.commit(1, add("b"))
         damage(made)
-        return lambda: made.table.snapshot().files().collect()
+        return lambda: made.table.snapshot(version).files().collect()
 
     def without_commits(made: Handmade) -> None:
         made.checkpoint(1, protocol(), metadata(), add("a")).write_bytes(b"PAR1 and no more")
@@ -115,6 +125,8 @@ def of_damage(root: Path) -> Calls:
     return {
         "a commit is not JSON": reading("json", lambda made: made.write(f"{1:020d}.json", b"{add")),
         "a commit is missing": reading("gap", without_a_commit),
+        "the first commit is missing": reading("start", lambda made: made.forget(0)),
+        "no version can be rebuilt": reading("first", lambda made: made.forget(0), 1),
         "a field is missing": reading("field", lambda made: made.commit(2, {"add": {"size": 1}})),
         "a checkpoint is damaged": reading("checkpoint", without_commits),
         "a feature is unknown": reading(
@@ -148,9 +160,12 @@ def of_ingestors(root: Path) -> Calls:
 
         return call
 
-    def deleting() -> None:
-        with lakelog.Ingestor(table, root / "plain") as ingestor:
-            ingestor.delete({"id": 1})
+    def deleting(row: dict[str, Any], directory: str, **options: Any) -> Callable[[], Any]:
+        def call() -> None:
+            with lakelog.Ingestor(table, root / directory, **options) as ingestor:
+                ingestor.delete(row)
+
+        return call
 
     return {
         "Ingestor: no table": lambda: lakelog.Ingestor(root / "none", root / "i"),
@@ -165,7 +180,10 @@ def of_ingestors(root: Path) -> Calls:
         "Ingestor: a row of a wrong type": writing([7]),
         "Ingestor: lines": writing(b'{"id": 1'),
         "Ingestor: null key": writing({"day": None}, "keyed", key="id"),
-        "Ingestor: delete without a key": deleting,
+        "Ingestor: delete without a key": deleting({"id": 1}, "plain"),
+        "Ingestor: delete by more than the key": deleting(
+            {"id": 1, "day": None}, "keyed", key="id"
+        ),
         "Ingestor: another key": writing({"id": 1}, key="id"),
         "Ingestor: another table": lambda: lakelog.Ingestor(other, root / "plain"),
     }

@@ -217,7 +217,7 @@ def _error(
     return make(
         f"{name} must be {wanted}, got {_shown(name, value)}",
         expected=wanted,
-        found=type(value).__name__,
+        found=type(value).__name__ if make is ArgumentTypeError else _shown(name, value),
         hint=_next_step(name, wanted, value),
     )
 

@@ -605,7 +605,8 @@ def test_rows_replace_rows_with_the_same_key(
     ("words", "reason"),
     [
         (["nope.ndjson"], "not found"),
-        (["events.xyz"], "format of the file is unknown"),
+        (["events.xyz"], "name the format with --format"),
+        (["events.ndjson.gz"], "decompress it"),
         (["--format", "parquet"], "Parquet cannot be read from standard input"),
         (["a.ndjson", "a.ndjson"], "named twice"),
         (["."], "the path is a folder, not a file"),

@@ -416,7 +416,7 @@ def test_small_files_are_compacted_and_missing_ones_are_a_finding(
     (row,) = rows(lakelog("compact", tmp_path, "--order-by", "n", "-o", "json").text)
     assert (row["num_files"], row["num_removed_files"]) == (1, 3)
     assert table.snapshot().scan().collect()["n"].to_list() == [0, 1, 2]
-    assert "nothing was to do" in lakelog("compact", tmp_path).text
+    assert "nothing to do" in lakelog("compact", tmp_path).text
     table.append(pl.DataFrame({"n": [3]}))
     table.append(pl.DataFrame({"n": [4]}))
     (tmp_path / table.snapshot().files().sort("version").collect()["path"][-1]).unlink()

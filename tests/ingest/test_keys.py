@@ -85,7 +85,7 @@ def test_missing_or_invalid_key_raises(
         for call, row, reason in (
             (ingestor.write, {"id": None, "name": "a"}, "key column 'id'"),
             (ingestor.write, {"name": "a"}, "key column 'id'"),
-            (ingestor.delete, {"name": "a"}, "no column 'name'"),
+            (ingestor.delete, {"name": "a"}, "'name' is not a key column"),
             (ingestor.delete, {"id": None}, "key column 'id'"),
         ):
             with pytest.raises(InvalidInputError, match=reason):

@@ -410,6 +410,13 @@ def test_failed_write_to_s3_has_the_text_of_the_driver() -> None:
     assert type(caught.value.__cause__).__name__ == "EndpointConnectionError"
 
 
+def test_opening_a_table_of_an_unreachable_store_names_the_location() -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9", "region": "x-y-1"}
+    with pytest.raises(UnavailableError) as caught:
+        lakelog.open("s3://b/t", options | {"config_kwargs": {"retries": {"max_attempts": 0}}})
+    assert caught.value.table == "s3://b/t"
+
+
 def test_no_files_are_read_on_a_slow_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,7 +210,7 @@ class CompactReport(Displayed):
     """The result of `Table.compact`.
 
     Attributes:
-        version: The last version that was committed; None if nothing was to do.
+        version: The last version that was committed; None if there was nothing to do.
         num_commits: Commits.
         num_rows: Rows that were rewritten.
         num_files: Data files that were added.
@@ -236,7 +236,7 @@ class CompactReport(Displayed):
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
-        version = "nothing was to do" if self.version is None else str(self.version)
+        version = "nothing to do" if self.version is None else str(self.version)
         return [
             ("version", version),
             ("commits", f"{self.num_commits:,}"),

@@ -533,9 +533,15 @@ def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
     elif isinstance(type_, contract.Decimal) and pa.types.is_floating(given):
         cast = f".cast(pl.Decimal({type_.precision}, {type_.scale}))"
         hint = f"pass values of decimal.Decimal, or, with Polars: pl.col({path!r}){cast}"
-    elif (pa.types.is_string(given) or pa.types.is_large_string(given)) and "." not in path:
-        cast = _FROM_TEXT.get(_name(type_), ".cast(...)")
-        hint = f"convert the text, with Polars: pl.col({path!r}){cast}"
+    elif "." not in path:
+        name, cast = _name(type_), None
+        if pa.types.is_string(given) or pa.types.is_large_string(given):
+            cast = _FROM_TEXT.get(name, ".cast(...)")
+        elif name == "string" and pa.types.is_primitive(given):
+            cast = ".cast(pl.String)"
+        elif name == "date" and pa.types.is_timestamp(given):
+            cast = ".dt.date()"
+        hint = cast and f"convert the values, with Polars: pl.col({path!r}){cast}"
     raise InvalidInputError(
         f"the column {path!r} has another type",
         column=path,

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_folders import FOLDERS
-from lakelog.errors import InvalidInputError, LakelogError, TableNotFoundError
+from lakelog.errors import InvalidInputError, LakelogError, TableNotFoundError, naming_table
 from lakelog.storage import LogStore
 
 _LOADED: dict[str, Dialect] = {}
@@ -58,7 +58,8 @@ def named(name: str) -> Dialect:
 def detect_dialect(store: LogStore) -> Dialect:
     """The dialect of the log folder; TableNotFoundError for none, InvalidInputError for several."""
     folders = log_folders()
-    there = store.has_folders([*folders.values()])
+    with naming_table(store.root):
+        there = store.has_folders([*folders.values()])
     found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
     if not found:
         raise _not_found(store, " or ".join(folders.values()))

@@ -39,6 +39,7 @@ _SUFFIXES: dict[str, Format] = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".arrow", ".arrows", ".ipc", ".feather"), "arrow"),
 }
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 50_000
 _PART_BYTES = 16 << 20
@@ -78,14 +79,17 @@ _QUOTED_TEXT = re.compile(_QUOTED)
 
 def format_of(path: str) -> Format:
     """The format that the suffix of a file names."""
-    found = _SUFFIXES.get(os.path.splitext(path)[1].lower())
+    suffix = os.path.splitext(path)[1].lower()
+    found = _SUFFIXES.get(suffix)
     if found is None:
         raise InvalidInputError(
             "the format of the file is unknown",
             path=path,
             expected=", ".join(_SUFFIXES),
             found=os.path.splitext(path)[1] or "no suffix",
-            hint=f"name the format: {', '.join(FORMATS)}",
+            hint="decompress it, and pass its rows on standard input with --format"
+            if suffix in _COMPRESSED
+            else f"name the format with --format: {', '.join(FORMATS)}",
         )
     return found
 

@@ -428,7 +428,16 @@ class Ingestor(Closing):
             if self._committer.codecs is not codecs:  # another thread may have followed
                 return self._checked(op, rows)
             if not self._diverts:
-                raise codec.first_error(rows, error) from error.__cause__
+                error = codec.first_error(rows, error)
+                if op == "DELETE" and error.column not in (None, *codec.schema.names):
+                    raise InvalidInputError(
+                        f"{error.column!r} is not a key column",
+                        column=error.column,
+                        expected=", ".join(codec.schema.names),
+                        found=error.found,
+                        hint="pass the key columns only",
+                    ) from error
+                raise error from error.__cause__
         return codecs, *codec.checked(rows)
 
     def _follow(self) -> None:

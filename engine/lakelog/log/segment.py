@@ -16,6 +16,8 @@ from itertools import pairwise
 from lakelog.dialects.log_content import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 
+_RESTORE = "restore the missing commits"
+
 
 @dataclass(frozen=True)
 class LogSegment:
@@ -55,7 +57,7 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
                 version=version,
                 expected=expected,
                 found=version,
-                hint="restore the missing commits, or read a version that can be rebuilt",
+                hint=f"{_RESTORE}, or read a version that can be rebuilt",
             )
         expected += 1
     if expected != last + 1:
@@ -65,7 +67,7 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
             version=last,
             expected=expected,
             found=None,
-            hint="restore the missing commits, or read a version that can be rebuilt",
+            hint=f"{_RESTORE}, or read a version that can be rebuilt",
         )
 
 
@@ -147,17 +149,18 @@ def choose_segment(
         has_checksum = target in listing.checksums
         return LogSegment(target, checkpoint, commits, compactions, has_checksum, checkpoint_commit)
     except LogGapError as gap:
+        ranges = rebuildable(listing)
         if version is None:
             gap.path = table or None
+            gap.hint = gap.hint if ranges else _RESTORE
             raise
-        ranges = rebuildable(listing)
         raise VersionNotFoundError(
             f"version {version} cannot be rebuilt from the remaining files",
             path=table or None,
             version=version,
-            expected=ranges_text(ranges),
+            expected=ranges_text(ranges) or None,
             found=gap.message,
-            hint="choose a version in the range",
+            hint="choose a version in the range" if ranges else _RESTORE,
         ) from gap
 
 

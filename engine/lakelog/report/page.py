@@ -87,7 +87,7 @@ def write_report(
         raise UnavailableError(
             f"the report cannot be written: {cause.strerror or cause}",
             path=target,
-            hint="check the folder and its permissions",
+            hint="check the folder, its permissions and the free space",
         ) from cause
     except ValueError as cause:  # a null byte, or a lone surrogate
         raise InvalidInputError(

@@ -143,6 +143,9 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
+_NEXT_STEP = "check permissions, free space and the disk, then try again"
+
+
 @contextlib.contextmanager
 def disk_errors(
     message: str,
@@ -162,7 +165,7 @@ def disk_errors(
         if missing is not None and isinstance(cause, FileNotFoundError | NotADirectoryError):
             raise NotFoundError(missing, path=where, hint=missing_hint) from cause
         raise UnavailableError(
-            f"{message}: {cause.strerror or cause}", path=where, hint=hint
+            f"{message}: {cause.strerror or cause}", path=where, hint=hint or _NEXT_STEP
         ) from cause
 
 
