@@ -197,7 +197,7 @@ def create(
     return Table(log, upkeep=upkeep)
 
 
-WriteMode = Literal["append", "overwrite", "error", "ignore"]
+WriteMode = Literal["append", "overwrite", "overwrite_partitions", "error", "ignore"]
 
 
 @checked
@@ -231,7 +231,8 @@ def write(
         path: The table's folder, as `create`. None with `store`.
         df: The rows, as `Table.append`.
         mode: For an existing table: ``append`` adds the rows, ``overwrite`` replaces all rows, or
-            those of `where`, ``error`` raises an error, ``ignore`` writes nothing.
+            those of `where`, ``overwrite_partitions`` those of the partitions that have rows in
+            `df`, ``error`` raises an error, ``ignore`` writes nothing.
         partition_by: Partition column or columns of a new table. An existing one must have the
             same, unless `mode` and `schema_mode` are ``overwrite``. None accepts those of the
             table.
@@ -244,7 +245,7 @@ def write(
         store: As `open`.
         target_file_bytes: As `Table.append`.
         compression: As `Table.append`.
-        version: As `Table.append` and `Table.overwrite`.
+        version: As `Table.append`, `Table.overwrite` and `Table.overwrite_partitions`.
         upkeep: As `open`.
         commit: As `Table.append`.
 
@@ -285,7 +286,7 @@ def write(
         raise InvalidInputError("where needs mode 'overwrite'", expected="overwrite", found=mode)
     rows = Incoming.of(df)  # before a table is created
     table = None
-    if mode in {"append", "overwrite"}:
+    if mode in {"append", "overwrite", "overwrite_partitions"}:
         table = _existing(path, storage_options, store, upkeep=upkeep)
     if table is None and version is None:
         log = new_log(path, storage_options, store)
@@ -320,7 +321,8 @@ def write(
     if mode == "overwrite":
         return table.overwrite(rows, where, partition_by=partition_by, **more, **commit)
     require_partitioning(table.snapshot(version), partition_by)
-    return table.append(rows, **more, **commit)
+    verb = table.overwrite_partitions if mode == "overwrite_partitions" else table.append
+    return verb(rows, **more, **commit)
 
 
 @checked

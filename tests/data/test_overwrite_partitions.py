@@ -87,6 +87,16 @@ def test_table_without_partition_columns_is_replaced_completely(tmp_path: Path) 
     assert ids(table) == []
 
 
+def test_write_creates_the_table_and_then_replaces_partitions(tmp_path: Path) -> None:
+    for rows in (ROWS, frame(("a", 5))):
+        lakelog.write(tmp_path, rows, "overwrite_partitions", "p")
+    assert ids(lakelog.open(tmp_path)) == [2, 4, 5]
+    with pytest.raises(InvalidInputError, match="partitioned by other columns"):
+        lakelog.write(tmp_path, ROWS, "overwrite_partitions", "id")
+    with pytest.raises(InvalidInputError, match="where needs mode 'overwrite'"):
+        lakelog.write(tmp_path, ROWS, "overwrite_partitions", where="id = 1")
+
+
 PARTS: dict[Any, list[Any]] = {
     pl.Int32(): [None, 0, -3, 1 << 30],
     pl.Boolean(): [None, True, False],

@@ -133,6 +133,7 @@ _IDENTITY_ATTEMPTS = 10  # of an append with identity values, which writes the r
 _MODES = {
     "append": "Append",
     "overwrite": "Overwrite",
+    "overwrite_partitions": "Overwrite",
     "error": "ErrorIfExists",
     "ignore": "Ignore",
 }
