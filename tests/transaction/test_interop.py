@@ -9,17 +9,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
-import lakelog
 from lakelog import Table
-from tests.transaction.tables import append, location, new_table, paths
+from tests.transaction.tables import append, location, new_table
 
 pytestmark = pytest.mark.reference
-
-
-def their_paths(where: str) -> list[str]:
-    return sorted(pa.table(DeltaTable(where).get_add_actions(flatten=True))["path"].to_pylist())
 
 
 def data_file(where: str, name: str, ids: list[int]) -> dict[str, object]:
@@ -73,37 +68,6 @@ def test_deltalake_opens_a_table_of_lakelog(tmp_path: Path) -> None:
     assert theirs.to_pyarrow_table()["day"].to_pylist() == [dt.date(2026, 1, 2)] * 3
     operations = ["DELETE", "SET TBLPROPERTIES", "WRITE", "CREATE TABLE"]
     assert [entry["operation"] for entry in theirs.history()] == operations
-
-
-def test_deltalake_and_lakelog_write_the_same_table_alternately(tmp_path: Path) -> None:
-    where = location("local", tmp_path)
-    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-    write_deltalake(where, rows)
-    table = lakelog.open(where)
-    with table.transaction() as tx:
-        tx.add(**data_file(where, "ours-1.parquet", [7]))
-    write_deltalake(where, rows, mode="append")
-    with table.transaction() as tx:
-        tx.add(**data_file(where, "ours-2.parquet", [8, 9]))
-        tx.remove(tx.read().filter(pl.col("path") == "ours-1.parquet"))
-    DeltaTable(where).delete("id = 8 or id = 9")
-    assert table.version() == 4
-    assert table.versions() == [(0, 4)]
-    assert their_paths(where) == paths(table) == paths(lakelog.open(where))
-    assert DeltaTable(where).to_pyarrow_table().num_rows == 6
-
-
-def test_lakelog_commits_after_a_checkpoint_of_deltalake(tmp_path: Path) -> None:
-    where = location("local", tmp_path)
-    table = table_with_rows(where)
-    DeltaTable(where).create_checkpoint()
-    other = lakelog.open(where)
-    fields = data_file(where, "day=2026-01-03/c.parquet", [5])
-    with other.transaction() as tx:
-        tx.add(**fields, partitionValues={"day": "2026-01-03"})
-    assert other.snapshot().provenance.checkpoint is not None
-    assert len(paths(table)) == 3
-    assert DeltaTable(where).to_pyarrow_table().num_rows == 7
 
 
 def test_deltalake_recognises_the_application_versions_of_lakelog(tmp_path: Path) -> None:
