@@ -188,7 +188,7 @@ SAMPLE = "LAKELOG_SAMPLE"
 """``all`` runs every case of `sampled` tests; a number is the seed of the sample."""
 
 
-ON_SPARK = ("tests/spark/test_[a-d]*", "tests/spark/*")
+ON_SPARK = ("tests/spark/test_[a-l]*", "tests/spark/*")
 """Two parts with a session each, because one worker takes longer for both than the others for all
 other tests.
 """
