@@ -34,34 +34,29 @@ STEPS = (
 
 
 @pytest.mark.parametrize(("commits", "more"), [(MIN_COMMITS, 1), (48, 2)])
-def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int, more: int) -> None:
+def test_demo_completes_all_steps_in_its_own_folder(
+    lakelog: Any, tmp_path: Path, commits: int, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert (plan(commits).operations[-1] == "OPTIMIZE") == (more == 2)
-    outcome = lakelog("demo", "--dir", tmp_path, "--commits", commits, "--seed", 11)
+    outcome = lakelog("demo", "--commits", commits, "--seed", 11)
     assert (outcome.code, outcome.errors) == (0, "")
     positions = [outcome.text.index(step) for step in STEPS]
     assert positions == sorted(positions)
     assert f"Seed 11: {commits} commits" in outcome.text
     assert f"Version {commits + more - 1} has" in outcome.text
     assert "\x1b" not in outcome.text
-    table = engine.open(tmp_path / "table")
+    (folder,) = tmp_path.iterdir()
+    assert f"{folder}/parquet" in outcome.text
+    assert (folder / "parquet" / "_manifest.json").is_file()
+    table = engine.open(folder / "table")
     assert table.version() == commits + more
-    written = pl.read_parquet(tmp_path / "parquet" / "*.parquet")
+    written = pl.read_parquet(folder / "parquet" / "*.parquet")
     live = table.snapshot().state.to_polars()
     adds = written.filter(pl.col("actionType") == "add")
     assert sorted(adds["path"]) == sorted(live["path"])
     hours = table.history()["timestamp"].diff().drop_nulls().dt.total_seconds()
     assert hours.unique().to_list() == [-3600]
-
-
-def test_demo_creates_and_keeps_its_own_folder(
-    lakelog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    outcome = lakelog("demo", "--commits", MIN_COMMITS)
-    (folder,) = tmp_path.iterdir()
-    assert outcome.code == 0
-    assert f"{folder}/parquet" in outcome.text
-    assert (folder / "parquet" / "_manifest.json").is_file()
 
 
 def test_printed_commands_work_in_a_folder_with_an_awkward_name(
@@ -84,12 +79,17 @@ def test_usage_error_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_seed_gives_the_same_rows_and_commit_times(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_rows_and_commit_times_in_any_kind_of_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     columns = ("version", "timestamp", "operation", "userName")
     first, second, other = (
-        engine.open(make_table(tmp_path / name, MIN_COMMITS, seed))
-        for name, seed in (("a", 3), ("b", 3), ("c", 4))
+        engine.open(make_table(location, MIN_COMMITS, seed))
+        for location, seed in (("~/a b", 3), (f"file://{tmp_path}/c%20d", 3), (tmp_path / "e", 4))
     )
+    assert {path.name for path in tmp_path.iterdir()} == {"a b", "c d", "e"}
+    assert first.version() == MIN_COMMITS - 1
     assert first.history().select(columns).equals(second.history().select(columns))
     rows = [table.to_polars().sort("order_id") for table in (first, second, other)]
     assert rows[0].equals(rows[1])
@@ -164,15 +164,6 @@ def test_too_few_commits_and_full_folders_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError):
             make_table(**({"directory": tmp_path / "few"} | odd))
     assert not (tmp_path / "few").exists()
-
-
-def test_the_folder_is_a_path_below_the_home_folder_or_a_file_url(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for location in ("~/a b", f"file://{tmp_path}/c%20d"):
-        assert engine.open(make_table(location, MIN_COMMITS)).version() == MIN_COMMITS - 1
-    assert {path.name for path in tmp_path.iterdir()} == {"a b", "c d"}
 
 
 def test_another_commit_continues_the_table(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def orphans(location: str) -> set[str]:
     return {name for name in walked if not name.startswith("_delta_log/")} - named
 
 
+@pytest.mark.sampled(3, keep=("verb",))
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", VERBS)
 def test_rows_are_written_once_or_not_at_all_under_store_faults(verb: str, fault: Fault) -> None:

@@ -160,7 +160,7 @@ def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
     return sorted(rows.filter(pl.Series(kept, dtype=pl.Boolean))["path"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", [*LAYOUTS, *FLATTENED])
 @settings(max_examples=share_of(60))
 @given(data=st.data())
@@ -213,7 +213,7 @@ def odd_name(number: int) -> str:
     return start * (1 + 20 * (number % 2)) + f"{number:03d}"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
@@ -316,7 +316,7 @@ def rewrite_like_another_program(root: Path, data: st.DataObject) -> None:
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
