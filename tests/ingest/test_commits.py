@@ -596,6 +596,27 @@ def test_background_thread_survives_any_failure_of_compaction(
             assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 5, 20)
 
 
+def test_rows_are_committed_after_an_interrupt_in_a_query_of_the_background_thread(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars raises KeyboardInterrupt in every thread that collects a query."""
+    collect, interrupted = pl.LazyFrame.collect, threading.Event()
+
+    def interrupted_once(self: pl.LazyFrame, *args: Any, **options: Any) -> Any:
+        in_background = threading.current_thread().name == "lakelog-ingest"
+        if in_background and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        return collect(self, *args, **options)
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", interrupted_once)
+    with lakelog.Ingestor(table, directory, max_seconds=0.01) as ingestor:
+        ingestor.write({"id": 1})
+        wait_until_committed(ingestor)
+        assert interrupted.is_set()
+        assert ids(table.scan()) == [1]
+
+
 def test_rows_are_committed_during_a_compaction(table: lakelog.Table, directory: Path) -> None:
     begins, ends = threading.Event(), threading.Event()
 

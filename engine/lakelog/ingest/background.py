@@ -14,7 +14,9 @@ time-out."""
 
 
 class BackgroundWork:
-    """Calls `work` in a daemon thread when it is due, until `end`. A LakelogError does not end it.
+    """Calls `work` in a daemon thread when it is due, until `end`. Neither a LakelogError ends it,
+    which is in `status`, nor a KeyboardInterrupt, which Ctrl-C raises in all queries of Polars; the
+    work is still due then.
 
     `changed` protects what `seconds_until_due` reads, and is notified when that has changed. None
     means that the work is not due.
@@ -51,7 +53,7 @@ class BackgroundWork:
     def _run(self) -> None:
         while self._is_due():
             try:
-                with contextlib.suppress(LakelogError):  # it is in `status`, and retried
+                with contextlib.suppress(LakelogError, KeyboardInterrupt):
                     self._work()
             finally:
                 with self._changed:
