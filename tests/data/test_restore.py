@@ -151,6 +151,33 @@ def test_mapped_columns_and_their_ids_are_restored(tmp_path: Path) -> None:
     assert state(table.snapshot()) == state(table.snapshot(2))
 
 
+def test_mapped_columns_are_restored_after_a_version_without_column_mapping(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"id": [1], "x": [1]}))
+    table.alter.drop_column("x", enable=True)
+    table.alter.add_columns({"x": pl.Int64})
+    table.append(pl.DataFrame({"id": [2], "x": [20]}))
+    before = table.snapshot()
+    table.restore(1)
+    assert table.to_polars().rows() == [(1, 1)]
+    table.restore(before.version)
+    assert table.to_polars().rows() == before.to_polars().rows() == [(1, None), (2, 20)]
+
+
+def test_files_of_a_version_that_ignored_the_mode_of_mapping_are_restored_by_their_names(
+    tmp_path: Path,
+) -> None:
+    log = Handmade(tmp_path)
+    mode = {"delta.columnMapping.mode": "name"}
+    log.commit(0, protocol(), metadata(field("id"), properties=mode))
+    table = log.table
+    table.append(pl.DataFrame({"id": [1]}))
+    table.alter.upgrade(["columnMapping"])
+    table.alter.rename_column("id", "key")
+    table.restore(1)
+    assert table.to_polars().rows(named=True) == [{"id": 1}]
+
+
 def test_protected_checkpoints_stay_protected_but_not_in_a_clone(tmp_path: Path) -> None:
     key, feature = "delta.requireCheckpointProtectionBeforeVersion", "checkpointProtection"
     table = new_table(tmp_path / "table")

@@ -101,6 +101,7 @@ class ActionBuffer:
         self._protocol, self._metadata = table.protocol, table.metadata
         self._new_protocol: Protocol | None = None
         self._new_metadata: Metadata | None = None
+        self._named_as: Metadata | None = None
         self._asked: set[str] = set()
         self._files: list[pl.DataFrame] = []
         self._single: list[dict[str, Any]] = []
@@ -147,6 +148,10 @@ class ActionBuffer:
         needed = self._dialect.protocol_rules.needed(metadata)
         schema = metadata_changes.without_comments(metadata.schema)
         return schema, metadata.partition_columns, metadata.constraints, needed
+
+    def name_columns_as(self, metadata: Metadata) -> None:
+        """Take the physical names of columns from these metadata, whose files are restored."""
+        self._named_as = metadata
 
     def ask_for(self, properties: Iterable[str]) -> None:
         """Add the features of properties, also if the metadata have these values already."""
@@ -279,7 +284,8 @@ class ActionBuffer:
             new = new.changed(new.rules.upgrade(new.protocol, needed))
         before = old.metadata_before(new)
         if new.metadata != before:
-            new = new.changed(metadata=settled_metadata(new, before, runtime, is_replaced))
+            settled = settled_metadata(new, before, runtime, is_replaced, self._named_as)
+            new = new.changed(metadata=settled)
         return (
             None if new.protocol == old.protocol else new.protocol,
             None if new.metadata == before else new.metadata,

@@ -374,9 +374,10 @@ def settled_metadata(
     before: Metadata | None,
     runtime: Runtime,
     is_replaced: Callable[[], bool] = lambda: False,
+    named_as: Metadata | None = None,
 ) -> Metadata:
-    """The metadata to write: without feature requests, with tracking and mapping names;
-    `is_replaced` as in `assign`.
+    """The metadata to write: without feature requests, with tracking and mapping names; those of
+    `named_as`, if files of it are restored. `is_replaced` as in `assign`.
     """
     metadata = table.metadata
     configuration = {
@@ -390,7 +391,7 @@ def settled_metadata(
     settled = replace(metadata, configuration=tracked)
     given, assigned = configuration.get(MAX_COLUMN_ID), known.get(MAX_COLUMN_ID)
     if table.column_mapping != "none":
-        settled = assign(settled, before, runtime.new_id, is_replaced)
+        settled = assign(settled, named_as or before, runtime.new_id, is_replaced)
         assigned = settled.configuration.get(MAX_COLUMN_ID)
     else:
         settled = _without_mapping(settled, before)

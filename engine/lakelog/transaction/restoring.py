@@ -10,6 +10,7 @@ Column Mapping; Checkpoint Protection; Row Tracking.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -98,6 +99,14 @@ def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] |
         "name": target.name,
         "description": target.description,
     }
+
+
+def names_of(target: LogSnapshot, configuration: Mapping[str, str | None]) -> Metadata:
+    """The metadata with the names that columns have in the files of a version; `configuration` is
+    the one to commit.
+    """
+    mode = {"delta.columnMapping.mode": target.table_configuration.column_mapping}
+    return replace(target.metadata, configuration={**configuration, **mode})
 
 
 def _with_last_marks(current: Metadata, target: Metadata) -> str | None:
