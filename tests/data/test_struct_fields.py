@@ -367,12 +367,14 @@ def test_null_struct_over_a_value_is_no_key(tmp_path: Path) -> None:
         ({"s.id": "s.no"}, "the source of the merge has no column 's.no'"),
         ({"s.id": "s.id", "S.ID": "v"}, "compared twice"),
         ("target.s.no = source.s.id", "the target of the merge has no column"),
+        ({"s.id": "u"}, "found=a type that no table has"),
     ],
 )
 def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path, on: Any, message: str) -> None:
     table = new_table(tmp_path, keyed((1, 10)))
+    source = keyed((1, 1)).with_columns(u=pl.lit(1, pl.UInt64))
     with pytest.raises(InvalidInputError, match=message):
-        table.merge(keyed((1, 1)), on).when_matched_delete().execute()
+        table.merge(source, on).when_matched_delete().execute()
     assert table.version() == 0
 
 

@@ -240,7 +240,7 @@ class _Schemas:
                 f"than {path_text(_path(of_target))!r}",
                 column=path_text(_path(of_source)),
                 expected=type_name(types[0]),
-                found=type_name(types[1]),
+                found="a type that no table has" if types[1] == VOID else type_name(types[1]),
                 hint="cast the source's values",
             )
         return _path(of_target), _path(of_source)
