@@ -550,6 +550,19 @@ def test_a_listing_by_executors_leaves_out_folders_that_cannot_be_read(
         assert found["path"].to_list() == ["d=1/e=2/a.parquet"], depth
 
 
+def test_a_listing_by_executors_leaves_out_names_that_are_not_text(tmp_path: Path) -> None:
+    try:
+        for path in ("d=1/a.parquet", "d=1/\udcff.parquet", "d=\udcff/x", "d=1/\udcff/x"):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(b"12345")
+    except OSError:
+        pytest.skip("the file system accepts UTF-8 only")
+    store = lakelog.storage.open_store(os.fspath(tmp_path))
+    for depth in range(4):
+        found = list_table(Side(), store, depth, "_delta_log", {})
+        assert found["path"].to_list() == ["d=1/a.parquet"], depth
+
+
 def test_failed_jobs_raise_errors_of_lakelog(spark: Any, tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
     with table.transaction() as tx:  # the files are elsewhere, and their folder cannot be made

@@ -106,6 +106,7 @@ def _folders(store: LogStore, depth: int, log_folder: str) -> tuple[list[str], l
             for folder, names in named
             for name in names
             if (path := f"{folder}/{name}" if folder else name) != log_folder
+            and _is_text(name)
             and not _is_link(store, path)
         ]
     return level, above
