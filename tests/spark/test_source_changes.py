@@ -110,6 +110,18 @@ def test_times_beyond_the_year_9999_are_taken(tmp_path: Path) -> None:
         rows(startTimestamp=late)
 
 
+def test_changes_between_times_without_a_commit_are_empty(tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    made.append(pl.DataFrame({"id": [1]}))
+    for version in range(2):
+        commit = tmp_path / "t" / "_delta_log" / f"{version:020}.json"
+        os.utime(commit, (1_700_000_000 + 60 * version,) * 2)
+    given = {"startTimestamp": "1700000020000", "endTimestamp": "1700000040000"}
+    options = parse_options({"path": str(tmp_path / "t"), "table": "changes", **given}, "read")
+    assert list(reader_of(options, schema_of(options)[0], None, 1).partitions()) == []
+    assert made.changes("2023-11-14T22:13:40Z", "2023-11-14T22:14:00Z").collect().is_empty()
+
+
 @pytest.mark.parametrize("name", ["^x$", "^i.*$", "*"])
 def test_changes_of_a_column_named_like_a_pattern_are_read(tmp_path: Path, name: str) -> None:
     lakelog.write(tmp_path, pl.DataFrame({"id": [1, 2], name: [3, 4]}))

@@ -278,6 +278,24 @@ def test_commits_that_were_cleaned_up_are_reported_or_skipped(tmp_path: Path) ->
         StreamPlanner(table).advance(start, EVERYTHING)
 
 
+@pytest.mark.parametrize("changes", [False, True], ids=["rows", "changes"])
+def test_schema_that_skipped_commits_changed_is_refused(tmp_path: Path, changes: bool) -> None:
+    table = new_table(tmp_path, configuration={"delta.columnMapping.mode": "name"})
+    running = StreamPlanner(table, fail_on_data_loss=False, changes=changes)
+    start = running.from_version(1)
+    table.alter.drop_column("day")
+    table.checkpoint()
+    add(table, "a")
+    for version in range(2):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    advance = running.advance_commits if changes else running.advance
+    with (
+        pytest.warns(LakelogWarning, match="cleaned up"),
+        pytest.raises(StreamMismatchError, match="it has no column day"),
+    ):
+        advance(start, EVERYTHING)
+
+
 def test_damaged_checkpoint_below_the_start_is_not_needed(
     tmp_path: Path,
 ) -> None:

@@ -145,8 +145,8 @@ class _Reader(DataSourceReader):
 
 
 class RowsReader(_Reader):
-    """The rows of a version, from its data files. Memory: paths and partition values on the driver;
-    a batch of rows per task.
+    """The rows of a version, from its data files. Memory: the log's rows of its files, with their
+    statistics, on the driver; a batch of rows per task.
 
     Filters are read from option ``where`` and never pushed down: Spark 4.2 keeps one reader per
     dataframe, so rows that one query skips would be missing in the next.
@@ -254,7 +254,8 @@ class ChangesReader(_Reader):
         self._options, self._tasks = options, tasks
         # Parsed once: the tasks evaluate the condition for the same moment.
         self._where = condition(options.get("where"), columns, table.log.clock() * 1000)
-        table.changes(self._start, self._end, self._where)  # refuses a wrong call early
+        if self._start <= self._end:  # else two times without a commit in between
+            table.changes(self._start, self._end, self._where)  # refuses a wrong call early
 
     def partitions(self) -> Sequence[Share]:
         """Ranges of versions of about the same number of commits."""

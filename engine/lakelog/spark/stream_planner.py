@@ -468,6 +468,8 @@ class StreamPlanner:
         message = f"commits {version} to {upto} were cleaned up before the stream read them"
         if not self._fails:
             warnings.warn(f"{message}; the stream misses their rows", LakelogWarning, 4)
+            if found:  # the lost commits may have changed the schema
+                self._check_schema_at(found[0].version)
             return
         raise VersionNotFoundError(
             message,
@@ -541,11 +543,14 @@ class StreamPlanner:
         """Check the first schema; later changes are checked when they are read."""
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
+        self._check_schema_at(version)
+        self._checked_from = version
+
+    def _check_schema_at(self, version: int) -> None:
         # If a version can no longer be rebuilt, its schema is unknown; the commits to read do not
         # depend on it.
         with suppress(VersionNotFoundError, CorruptionError):
             self._check_schema(version, self._table.snapshot(version).metadata)
-        self._checked_from = version
 
     def _check_schema(self, version: int, metadata: Metadata) -> None:
         ours = self.snapshot.metadata

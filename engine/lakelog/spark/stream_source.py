@@ -50,8 +50,8 @@ _FILES_PER_TRIGGER = 1000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the rows that commits add, each once. Memory: paths and partition values of a batch and
-    of the initial version on the driver; a batch of rows per task.
+    """Reads the rows that commits add, each once. Memory: the log's rows of the files of a batch
+    and of the initial version, with their statistics, on the driver; a batch of rows per task.
     """
 
     def __init__(
