@@ -24,6 +24,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import CorruptionError, InvalidInputError, StreamMismatchError, UnavailableError
+from lakelog.errors import ConcurrentAppendError
 from lakelog.spark.options import parse_options
 from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipeline, Target, Vacuum
 from lakelog.spark.pipeline import pipeline as running
@@ -126,9 +127,9 @@ def test_pipeline_runs_all_steps_and_a_second_run_changes_nothing(
     # A checkpoint of the stream that was lost is noticed.
     assert pipeline.ingest is not None
     lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))
-    with pytest.raises(Exception, match="another checkpoint") as mismatch:
+    with pytest.raises(StreamMismatchError, match="another checkpoint") as mismatch:
         lost.run(spark, ["ingest"])
-    assert StreamMismatchError.__name__ in str(mismatch.value)
+    assert "old checkpoint" in (mismatch.value.hint or "")
     assert ids(tmp_path) == list(range(15))
 
 
@@ -169,6 +170,24 @@ def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
         with pytest.raises(CorruptionError) as error, named("repair the file"):
             rows.collect()
         assert (error.value.line, error.value.found) == (2, line)
+
+
+@pytest.mark.parametrize("select", ["day", "1 AS one"])
+def test_a_line_is_checked_if_none_of_its_columns_is_selected(
+    spark: Any, tmp_path: Path, select: str
+) -> None:
+    from pyspark.sql.types import StructType
+
+    write_events(tmp_path / "day=1", "a.json", range(2))
+    (tmp_path / "day=1" / "a.json").open("a").write("{\n")
+    rows = parsed(spark.read.text(os.fspath(tmp_path)), StructType.fromDDL(COLUMNS), {}).selectExpr(
+        select
+    )
+    plan = rows._jdf.queryExecution().optimizedPlan().toString()
+    assert "Filter (isnotnull(_lakelog_row" in plan, "the parser does not run for the filter too"
+    with pytest.raises(CorruptionError) as error, named("repair the file"):
+        rows.collect()
+    assert (error.value.line, error.value.found) == (3, "{")
 
 
 VALUES = (
@@ -262,7 +281,7 @@ def test_settings_with_which_spark_changes_values_are_refused(
         either.conf.unset(name)
     assert "spark.conf.set" in (caught.value.hint or "")
     assert table.version() == 0
-    with pytest.raises(Exception, match=r"not one JSON object|does not fit|FAILED_READ|MALFORMED"):
+    with pytest.raises(CorruptionError, match=r"not one JSON object|does not fit|cannot be read"):
         pipeline.run(either)
     assert table.version() == 0
 
@@ -382,8 +401,9 @@ def test_a_record_is_checked_whole_if_some_of_its_columns_are_selected(
         select=["id"],
     )
     target = Target(path=f"{tmp_path}/t", create=True)
-    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+    with pytest.raises(CorruptionError, match="cannot be read") as error:
         Pipeline("records", target, ingest=source).run(spark)
+    assert str(error.value.path).endswith(f"/a.{form}")
     assert lakelog.open(tmp_path / "t").to_polars().is_empty()
 
 
@@ -398,6 +418,34 @@ def test_columns_of_folders_may_have_any_name(spark: Any, tmp_path: Path, mode: 
     target = Target(path=f"{tmp_path}/t", create=True)
     Pipeline("lines", target, ingest=source).run(spark)
     assert lakelog.open(tmp_path / "t").to_polars().to_dicts() == [{"id": 7, **folders}]
+
+
+@pytest.mark.parametrize("mode", ["batch", "available_now"])
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_column_of_a_folder_has_the_type_of_the_schema(
+    spark: Any, tmp_path: Path, form: str, mode: Any
+) -> None:
+    (tmp_path / "raw" / "code=007").mkdir(parents=True)
+    file = tmp_path / "raw" / "code=007" / f"a.{form}"
+    file.write_text('{"id": 7}\n' if form == "json" else "7\n")
+    more = {"batch_id": 1} if mode == "batch" else {"checkpoint": f"{tmp_path}/progress"}
+    columns = "id bigint, code string"
+    source = Ingest(mode=mode, format=form, path=f"{tmp_path}/raw", schema=columns, **more)
+    Pipeline("lines", Target(path=f"{tmp_path}/t", create=True), ingest=source).run(spark)
+    assert lakelog.open(tmp_path / "t").to_polars().to_dicts() == [{"id": 7, "code": "007"}]
+
+
+@pytest.mark.parametrize("mode", ["batch", "available_now"])
+def test_rows_of_another_table_of_lakelog_are_ingested(
+    spark: Any, tmp_path: Path, mode: Any
+) -> None:
+    lakelog.write(tmp_path / "raw", pl.DataFrame({"id": [1, 2]}))
+    more = {"batch_id": 1} if mode == "batch" else {"checkpoint": f"{tmp_path}/progress"}
+    source = Ingest(mode=mode, format="lakelog", path=f"{tmp_path}/raw", **more)
+    pipeline = Pipeline("copy", Target(path=f"{tmp_path}/t", create=True), ingest=source)
+    assert pipeline.run(spark)["ingest"].rows == 2
+    assert pipeline.run(spark)["ingest"].rows == 0
+    assert ids(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])
@@ -419,7 +467,7 @@ def test_a_truncated_file_is_refused_whatever_the_session_ignores(
     source = Ingest(mode="batch", batch_id=1, format=form, path=str(path), schema="id bigint")
     target = Target(path=f"{tmp_path}/t", create=True)
     ignored = {"spark.sql.files.ignoreCorruptFiles": "true"}
-    with configured(spark, ignored), pytest.raises(Exception, match="FAILED_READ_FILE"):
+    with configured(spark, ignored), pytest.raises(CorruptionError, match="cannot be read"):
         Pipeline("records", target, ingest=source).run(spark)
     assert lakelog.open(tmp_path / "t").to_polars().is_empty()
 
@@ -461,13 +509,16 @@ def test_batch_is_written_once_and_with_the_columns_of_the_table(
     assert (again.status, again.rows, again.version) == ("already done", 0, 1)
     assert batch(4).run(spark)["ingest"].status == "already done"
     (tmp_path / "b.csv").write_text("id,day\n3,2026-01-01\nx,2026-01-02\n")
-    with pytest.raises(Exception, match=r"Malformed|FAILED_READ|MALFORMED"):
+    with pytest.raises(CorruptionError, match="cannot be read") as error:
         batch(6).run(spark)
+    assert "NumberFormatException" in str(error.value.found)
     assert ids(tmp_path) == [1, 2]
-    for mode in ({"mode": "PERMISSIVE"}, {"MODE": "dropMalformed"}):
-        with pytest.raises(InvalidInputError, match="option mode"):
-            batch(6, options=mode).run(spark)
+    loose = {"enableDateTimeParsingFallback": True}
+    for options in ({"mode": "PERMISSIVE"}, {"MODE": "dropMalformed"}, loose):
+        with pytest.raises(InvalidInputError, match=r"option (mode|enabledate)"):
+            batch(6, options=options).run(spark)
     refused: tuple[dict[str, Any], ...] = (
+        loose,
         {"mode": "PERMISSIVE"},
         {"allowComments": True},
         {"encoding": "UTF-16"},
@@ -582,6 +633,24 @@ def test_failed_jobs_raise_errors_of_lakelog(spark: Any, tmp_path: Path) -> None
         list_table(Side(lost), table.log.store, 1, "_delta_log", {})
 
 
+def test_an_error_of_lakelog_in_a_process_of_spark_is_raised_as_itself() -> None:
+    text = (
+        "[STREAM_FAILED] Query terminated: Traceback (most recent call last):\n"
+        '  File "x.py", line 30, in wrapped\n'
+        "lakelog.errors.InvalidInputError: first\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "lakelog.errors.ConcurrentAppendError: a commit\nadded [path=/t, version=3] Next: retry\n"
+        " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n\tat org.apache.X\n"
+    )
+    with pytest.raises(ConcurrentAppendError) as error, named("repair the file"):
+        raise RuntimeError(text)
+    assert error.value.message == "a commit\nadded [path=/t, version=3]"
+    assert error.value.hint == "retry"
+    for other in ("lakelog.errors.Unknown: x", "lakelog.errors.LakelogWarning: x", "x"):
+        with pytest.raises(RuntimeError, match="x"), named("repair the file"):
+            raise RuntimeError(other)
+
+
 def test_all_steps_run_over_connect_and_the_stream_is_ingested_once(
     connect: Any, tmp_path: Path
 ) -> None:
@@ -612,7 +681,7 @@ def test_all_steps_run_over_connect_and_the_stream_is_ingested_once(
     # A checkpoint of the stream that was lost is noticed.
     assert pipeline.ingest is not None
     lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))
-    with pytest.raises(Exception, match="another checkpoint"):
+    with pytest.raises(StreamMismatchError, match="another checkpoint"):
         lost.run(connect, ["ingest"])
     assert ids(tmp_path) == list(range(8))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from lakelog import errors
 from lakelog.errors import LakelogError
 
 _P = ParamSpec("_P")
@@ -17,6 +19,22 @@ def job_failure(cause: Exception) -> str:
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     first = lines[0] if lines else type(cause).__name__
     return next((line for line in reversed(lines) if "Error" in line), first)[:300]
+
+
+_RAISED = re.compile(
+    rf"^{re.escape(errors.__name__)}\.(\w+): (.+?)\s*?(?=\n\s*SQLSTATE|\n\s*at |\n\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def raised_by_python(text: str) -> LakelogError | None:
+    """The last error of lakelog that a Python process of Spark raised, from Spark's message."""
+    for name, shown in reversed(_RAISED.findall(text)):
+        class_ = getattr(errors, name, None)
+        if isinstance(class_, type) and issubclass(class_, LakelogError):
+            message, _, hint = shown.partition(" Next: ")
+            return class_(message, hint=hint or None)
+    return None
 
 
 def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:

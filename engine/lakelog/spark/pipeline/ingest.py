@@ -24,6 +24,7 @@ Source: Delta protocol, Transaction Identifiers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,10 +36,17 @@ from urllib.parse import unquote
 import fsspec
 import polars as pl
 
-from lakelog.errors import CorruptionError, InvalidInputError, LakelogError, TableExistsError
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    TableExistsError,
+)
 from lakelog.ingest.ingestor import Ingestor
 from lakelog.ingest.state import read_state
 from lakelog.redaction import redact_path
+from lakelog.spark.error_display import raised_by_python
 from lakelog.spark.options import STORAGE_JSON
 from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
@@ -53,11 +61,15 @@ if TYPE_CHECKING:
 
 
 _CORRUPT = "_lakelog_corrupt"
-_LINE, _ROW, _AGAIN, _WHOLE, _DETAILS = (
-    f"_lakelog_{name}" for name in ("line", "row", "again", "whole", "details")
+_LINE, _ROW, _AGAIN, _WHOLE, _DETAILS, _RANDOM = (
+    f"_lakelog_{name}" for name in ("line", "row", "again", "whole", "details", "random")
 )
 """Temporary columns; a folder may be named like any other."""
 _MARK = "lakelog-bad-line "
+_UNREADABLE = re.compile(
+    r"\[FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (\S+?)\.\s"
+)
+_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 _SHOWN = 200
 _SEARCHED_BYTES = 256 << 20
 _LOOSE = "allow"
@@ -88,7 +100,12 @@ formats that they concern.
 """
 _OF_VALUES = {"timezone", "locale", "nanvalue", "positiveinf", "negativeinf"}
 """Options of CSV that say how a value is read."""
-_REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
+_STRICT_OPTIONS = {
+    "mode": ("FAILFAST", "replaces unreadable values by null, or drops them"),
+    "enabledatetimeparsingfallback": ("FALSE", "reads the beginning of texts of another form"),
+}
+"""Options of text formats in lower case, their only value, and the effect of others."""
+_REFUSED = {*_STRICT_OPTIONS, "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
 
 
 def _refuse_loose(options: Mapping[str, str]) -> None:
@@ -164,6 +181,10 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.col(_DETAILS)))
     good = sql.coalesce(good, sql.lit(False))
     rows = rows.select(sql.when(good, sql.col(_ROW)).otherwise(error).alias(_ROW), *kept)
+    # Spark computes only the columns that a query uses. The filter uses the row in every query; it
+    # is not moved below the parser, which would run twice, because it uses a random number too.
+    rows = rows.withColumn(_RANDOM, sql.rand())
+    rows = rows.where(sql.col(_ROW).isNotNull() | (sql.col(_RANDOM) < 0))
     columns = [name for name in schema.names if name not in folders]
     return rows.select(*(sql.col(_ROW)[name].alias(name) for name in columns), *kept)
 
@@ -299,7 +320,9 @@ class _Fit:
 
 @contextmanager
 def named(hint: str) -> Iterator[None]:
-    """Convert Spark's failure for a line to an error with its file, line and text."""
+    """Convert Spark's failure for a line to an error with its file, line and text; its failure for
+    a file, and an error of lakelog in a Python process of Spark, to that error.
+    """
     try:
         yield
     except LakelogError:
@@ -307,6 +330,10 @@ def named(hint: str) -> Iterator[None]:
     except Exception as error:
         found = _details(str(error))
         if found is None:
+            if (raised := raised_by_python(str(error))) is not None:
+                raise raised from None
+            if (unreadable := _unreadable(str(error), hint)) is not None:
+                raise unreadable from error
             raise
         path, text = unquote(found["file"]), found.get("text", "")
         if "column" in found:
@@ -339,6 +366,20 @@ def _details(message: str) -> dict[str, str] | None:
     return found if isinstance(found, dict) and "file" in found else None
 
 
+def _unreadable(message: str, hint: str) -> LakelogError | None:
+    found = _UNREADABLE.search(message)
+    if found is None:
+        return None
+    causes = _CAUSE.findall(message)
+    kind = NotFoundError if found[1] == "FILE_NOT_EXIST" else CorruptionError
+    return kind(
+        "a file of the source cannot be read; nothing of its batch was written",
+        path=unquote(found[2]),
+        found=causes[-1] if causes else None,
+        hint=hint.replace("fix the line", "repair the file", 1),
+    )
+
+
 def _line_number(path: str, text: str) -> int | None:
     """The 1-based number of the line, if this machine can read the file."""
     wanted = text.encode()
@@ -356,6 +397,7 @@ def _line_number(path: str, text: str) -> int | None:
 STEP = "ingest"
 FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
 """Formats of files, whose columns a stream must be given."""
+_OF_FILES = (*FILES, "text", "binaryfile")
 
 _PATIENCE_S = 1
 _NEVER_S = 86_400.0
@@ -455,12 +497,17 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
             options = _failfast(options)
         if schema is not None:
             reader = reader.schema(_unconverted(schema, options) if form == "csv" else schema)
-    reader = reader.options(**_strict_files(options))
+    # Other sources may refuse options that they do not know.
+    reader = reader.options(**(_strict_files(options) if form in _OF_FILES else options))
     paths = list(step.path)
     where = () if not paths else (paths if len(paths) > 1 else paths[0],)
     frame = reader.load(*where)
     if lines:
         assert schema is not None, "[ingest] columns of files must not be specified"
+        folders = [field for field in schema.fields if field.name in frame.columns[1:]]
+        if folders:  # without their types, Spark would read the folder code=007 as 7
+            line = frame.schema[_LINE]
+            frame = reader.schema(type(schema)([line, *folders])).load(*where)
         frame = parsed(frame, schema, options)
     elif form in _TEXTS:
         frame = _read_whole(frame)
@@ -493,16 +540,14 @@ def _is_on(options: Mapping[str, str], name: str) -> bool:
 def _failfast(options: dict[str, str]) -> dict[str, str]:
     """Options with which a malformed record fails the job, so that it is not lost."""
     given = {key.lower(): value for key, value in options.items()}
-    if given.get("mode", "FAILFAST").upper() != "FAILFAST":
-        raise InvalidInputError(
-            (
-                f"[ingest] option mode {given['mode']} replaces unreadable values by null, "
-                "or drops them"
-            ),
-            expected="FAILFAST",
-            found=given["mode"],
-            hint="remove it",
-        )
+    for name, (strict, effect) in _STRICT_OPTIONS.items():
+        if given.get(name, strict).upper() != strict:
+            raise InvalidInputError(
+                f"[ingest] option {name} {given[name]} {effect}",
+                expected=strict,
+                found=given[name],
+                hint="remove it",
+            )
     # The header of a CSV file is compared with the schema, not skipped.
     extra = {"enforceSchema": "false"} if "enforceschema" not in given else {}
     return {**options, "mode": "FAILFAST", **extra}

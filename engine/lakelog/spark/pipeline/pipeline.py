@@ -190,8 +190,8 @@ class Pipeline:
                 fit the table.
             TableNotFoundError: As `check`, before a session is started.
             StreamMismatchError: The checkpoint of the ingest is not the one of earlier batches.
-            CorruptionError: A line of the source does not match the schema; or the table's log is
-                damaged.
+            CorruptionError: A line of the source does not match the schema; or a file of the
+                source, or the table's log, is damaged.
             ConflictError, UnavailableError, UnsupportedError: Raised by a step; the notes of the
                 error list the completed steps.
         """
