@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from lakelog.log import context
 from lakelog.spark import stream_sink, task_commit
 from lakelog.spark.options import parse_options
 from lakelog.spark.writing import BatchWriter, Message, batch_writer
+from tests.spark.configured import configured
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     SCHEMA,
@@ -412,6 +414,18 @@ def test_write_to_a_location_without_a_table_creates_it_with_the_rows(tmp_path: 
         writer("relative")
     with pytest.raises(InvalidInputError, match="colour"):
         writer(tmp_path / "none", partitionBy="colour")
+
+
+def test_options_of_the_store_are_hidden_in_plans(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(1).write.format("lakelog").mode("append")
+    with configured(spark, {"spark.sql.ui.explainMode": "extended"}):
+        rows.option("storage.account_key", "hidden").save(os.fspath(tmp_path / "t"))
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    plans = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plan = plans.last().physicalPlanDescription()
+    assert "AppendData" in plan
+    assert "storage.account_key" in plan
+    assert "hidden" not in plan
 
 
 def test_column_of_nulls_without_a_type_is_left_out_of_a_new_table(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ _EVERYWHERE = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The default of later Spark versions: a state is a union, and a query on it one loop.
     "spark.sql.codegen.wholeStage.union.enabled": "true",
+    # Spark's default, and the options of the store, which plans of writes contain.
+    "spark.sql.redaction.options.regex": "(?i)url|^storage[.]",
 }
 _ON_ONE_MACHINE = {
     "spark.ui.showConsoleProgress": "false",
@@ -45,9 +47,9 @@ def session(
         name: Name of the application.
         master: The Spark master; ``local[*]`` is this machine with all its cores.
         config: Settings of Spark; they override those of lakelog, which are UTC, Parquet
-            timestamps in microseconds, and Arrow. Spark logs errors only, unless its log is
-            configured (``log4j2.properties`` in its ``conf`` folder) or `config` has
-            ``spark.log.level``.
+            timestamps in microseconds, Arrow, and plans without the options of the store. Spark
+            logs errors only, unless its log is configured (``log4j2.properties`` in its ``conf``
+            folder) or `config` has ``spark.log.level``.
 
     Returns:
         The session, with the data source registered and the package shipped.
