@@ -67,6 +67,16 @@ def test_commit_of_lakelog_that_was_overwritten_with_another_is_refused(
     assert refused.value.path == table.log.dialect.commit_path(version)
 
 
+def test_commit_that_was_overwritten_with_version_0_is_refused_above_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    table, path = table_of_commits(tmp_path / "t", "delta")
+    table.checkpoint(3)
+    path(5).write_bytes(path(0).read_bytes())
+    with pytest.raises(MalformedLogError, match="a commit without readVersion"):
+        lakelog.open(tmp_path / "t").snapshot()
+
+
 def test_swapped_commits_of_lakelog_are_refused_and_those_above_them_are_read(
     tmp_path: Path,
 ) -> None:

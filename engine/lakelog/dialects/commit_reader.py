@@ -74,7 +74,10 @@ class OwnCommits:
             if info.version is not None and type(recorded) is int and recorded >= 0:
                 own = 1 if self._info_own_line or not recorded else 0
                 self._expected[info.version] = (recorded, recorded + own)
-                if (reason := why_copied(info, self._transactions)) is not None:
+                reason = why_copied(info, self._transactions)
+                if info.version and info.body.get("readVersion") is None:
+                    reason = reason or "a commit without readVersion, as only version 0 is"
+                if reason is not None:
                     self._copies[info.version] = reason
         return decoded
 
