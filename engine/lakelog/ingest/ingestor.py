@@ -428,15 +428,7 @@ class Ingestor(Closing):
             if self._committer.codecs is not codecs:  # another thread may have followed
                 return self._checked(op, rows)
             if not self._diverts:
-                error = codec.first_error(rows, error)
-                if op == "DELETE" and error.column not in (None, *codec.schema.names):
-                    raise InvalidInputError(
-                        f"{error.column!r} is not a key column",
-                        column=error.column,
-                        expected=", ".join(codec.schema.names),
-                        found=error.found,
-                        hint="pass the key columns only",
-                    ) from error
+                error = codec.first_error(rows, error, of_keys=op == "DELETE")
                 raise error from error.__cause__
         return codecs, *codec.checked(rows)
 

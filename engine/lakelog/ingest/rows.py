@@ -305,10 +305,24 @@ class RowCodec:
         more_good, more_bad = self._parted(rows[middle:], first + middle, is_part=True)
         return good + more_good, bad + more_bad
 
-    def first_error(self, rows: Given | FileRows, error: InvalidInputError) -> InvalidInputError:
+    def first_error(
+        self, rows: Given | FileRows, error: InvalidInputError, *, of_keys: bool = False
+    ) -> InvalidInputError:
         """The error of the first bad row of a list or file, with the row and its place; `error` for
-        what names its rows, and what concerns all rows.
+        what names its rows, and what concerns all rows. The schema of keys lacks other columns.
         """
+        found = self._first_error(rows, error)
+        if not of_keys or found.column in (None, *self.schema.names):
+            return found
+        return InvalidInputError(
+            f"{found.column!r} is not a key column",
+            column=found.column,
+            expected=", ".join(self.schema.names),
+            found=found.found,
+            hint="pass the key columns only",
+        )
+
+    def _first_error(self, rows: Given | FileRows, error: InvalidInputError) -> InvalidInputError:
         given, is_file = _given(rows), isinstance(rows, FileRows)
         if (of_all := self._error_of_columns(given)) is not None:
             return of_all
