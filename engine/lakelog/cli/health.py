@@ -7,7 +7,7 @@ import click
 from lakelog.cli import options
 from lakelog.cli.options import FAILURE_CODE, Output, Target
 from lakelog.cli.output import FINDINGS, GOOD, NOT_EXAMINED, View, emit, write_facts, write_report
-from lakelog.cli.watch import open_metered, progress
+from lakelog.cli.watch import open_with_progress
 
 _files = click.option(
     "--files",
@@ -36,8 +36,7 @@ def doctor(target: Target, files: bool, output: Output) -> int:
     Row counts of data files are compared with the log only when the files are read.
     """
     click.get_current_context().meta[FAILURE_CODE] = NOT_EXAMINED
-    table, meter = open_metered(target)
-    with progress("examining", meter):
+    with open_with_progress(target, "examining") as (table, _):
         report = table.doctor(files=files)
     if output.format == "table":
         write_facts(report.facts, output)
@@ -69,8 +68,7 @@ def report(target: Target, out: str, files: bool, output: Output) -> None:
     What needs doing, with commands; sizes, commits, churn, file sizes, partitions, retention,
     deletions and schema over time. The page is one file and needs no network. Needs lakelog[plot].
     """
-    table, meter = open_metered(target)
-    with progress("reporting", meter):
+    with open_with_progress(target, "reporting") as (table, _):
         written = table.report(out, files=files)
     write_report(written, written.facts, "path size_bytes", output)
 

@@ -24,7 +24,7 @@ from lakelog.cli.output import (
     write_text,
 )
 from lakelog.cli.text import count, seconds_text
-from lakelog.cli.watch import open_metered, progress
+from lakelog.cli.watch import open_with_progress
 from lakelog.display import argument
 from lakelog.errors import NotFoundError
 
@@ -80,8 +80,7 @@ def checkpoint(
     The checkpoint is read back and compared with replay before publication. The pointer is written
     last, and only moves forward.
     """
-    table, meter = open_metered(target)
-    with progress("checkpoint", meter) as watch:
+    with open_with_progress(target, "checkpoint") as (table, watch):
         report = table.checkpoint(
             version, layout, memory_limit, not no_verify, progress=watch.show_step
         )
@@ -132,8 +131,7 @@ def verify(
 
     from lakelog.cli import rendering
 
-    table, meter = open_metered(target)
-    with progress("proving", meter):
+    with open_with_progress(target, "proving") as (table, _):
         try:
             report = table.verify(version, memory_limit=memory_limit)
         except NotFoundError as error:
@@ -214,8 +212,7 @@ def repair(
 
     from lakelog.maintenance.repair import RepairPlan
 
-    table, meter = open_metered(target)
-    with progress("repair", meter) as watch:
+    with open_with_progress(target, "repair") as (table, watch):
         found = table.repair(
             plan=not apply,
             check_files=check_files or remove_missing,
@@ -265,8 +262,7 @@ def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output
     """
     from lakelog.display import size_text
 
-    table, meter = open_metered(target)
-    with progress("compacting", meter):
+    with open_with_progress(target, "compacting") as (table, _):
         report = table.compact_log(a, b, memory_limit=memory_limit)
     before, after = size_text(report.commit_bytes), size_text(report.size_bytes)
     files = f"{report.num_adds:,} added, {report.num_removes:,} removed"
@@ -295,8 +291,7 @@ def checksum(target: Target, version: int | None, memory_limit: int | None, outp
     import orjson
     import polars as pl
 
-    table, meter = open_metered(target)
-    with progress("checksum", meter):
+    with open_with_progress(target, "checksum") as (table, _):
         report = table.write_checksum(version, memory_limit=memory_limit)
     wrong = [name or "all of it" for name in report.disagreements]
     facts = [
@@ -334,8 +329,7 @@ def replicate(
     """
     from lakelog.display import size_text
 
-    table, meter = open_metered(target)
-    with progress("replicating", meter) as watch:
+    with open_with_progress(target, "replicating") as (table, watch):
         report = table.replicate(
             destination.path,
             version,

@@ -25,7 +25,7 @@ from lakelog.cli.output import (
     write_report,
 )
 from lakelog.cli.text import count, time_text
-from lakelog.cli.watch import open_metered, progress
+from lakelog.cli.watch import open_metered, open_with_progress, progress
 
 if TYPE_CHECKING:
     import polars as pl
@@ -104,8 +104,7 @@ def cleanup(
     from lakelog.display import argument, size_text
     from lakelog.maintenance.cleanup import CleanupPlan
 
-    table, meter = open_metered(target)
-    with progress("cleanup", meter) as watch:
+    with open_with_progress(target, "cleanup") as (table, watch):
         found = table.cleanup(
             not apply,
             quarantine=quarantine,
@@ -198,8 +197,7 @@ def vacuum(
     from lakelog.display import size_text
     from lakelog.maintenance.vacuum import VacuumPlan
 
-    table, meter = open_metered(target)
-    with progress("vacuum", meter) as watch:
+    with open_with_progress(target, "vacuum") as (table, watch):
         found = table.vacuum(
             not apply,
             retention=retention,
@@ -282,8 +280,7 @@ def simulate(
     next_versions: dict[str, int] = {}
     for name, version in consumers:  # keep the older of two versions of one reader
         next_versions[name] = min(version, next_versions.get(name, version))
-    table, meter = open_metered(target)
-    with progress("simulating", meter):
+    with open_with_progress(target, "simulating") as (table, _):
         rows = table.simulate_retention(
             log_retention=list(log_retention) or None,
             deleted_file_retention=list(deleted_file_retention) or None,

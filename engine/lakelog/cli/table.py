@@ -30,7 +30,7 @@ from lakelog.cli.output import (
     write_report,
 )
 from lakelog.cli.text import count, seconds_text, time_text
-from lakelog.cli.watch import Meter, Watch, open_metered, progress
+from lakelog.cli.watch import Meter, Watch, open_metered, open_with_progress, progress
 from lakelog.errors import LakelogWarning, UnsupportedFeatureError
 from lakelog.redaction import redact
 
@@ -81,8 +81,7 @@ def info(target: Target, version: int | None, timestamp: str | None, output: Out
     """
     import polars as pl
 
-    table, meter = open_metered(target)
-    with progress("reading the log", meter):
+    with open_with_progress(target, "reading the log") as (table, _):
         facts = _table_facts(table, table.snapshot(version, timestamp))
     if output.format == "table":
         write_facts(_info_lines(facts), output)
@@ -267,8 +266,7 @@ def files(
     """
     from lakelog.display import size_text
 
-    table, meter = open_metered(target)
-    with progress("replaying", meter) as watch:
+    with open_with_progress(target, "replaying") as (table, watch):
         snapshot = table.snapshot(version, timestamp)
         _expect_checkpoint(watch, table, snapshot)
         if explain:
@@ -380,8 +378,7 @@ def _spread(name: str, known: Sequence[str]) -> list[str]:
 @options.rows
 def history(target: Target, output: Output) -> None:
     """List the commits, newest first: time, operation, user."""
-    table, meter = open_metered(target)
-    with progress("reading commits", meter):
+    with open_with_progress(target, "reading commits") as (table, _):
         # One more, to know whether there is one.
         rows = table.history(None if output.limit is None else output.limit + 1)
     kept = rows.head(rows.height if output.limit is None else output.limit)
@@ -516,8 +513,7 @@ def diff(target: Target, a: int, b: int | None, output: Output) -> None:
     """
     import polars as pl
 
-    table, meter = open_metered(target)
-    with progress("comparing", meter):
+    with open_with_progress(target, "comparing") as (table, _):
         to = table.version() if b is None else b
         rows = table.diff(a, to)
     if output.format == "table":
@@ -551,8 +547,7 @@ def blame(target: Target, path: str, output: Output) -> None:
     For a removed file, shows when vacuum may delete it. PATH is the path as in the log, or as
     `lakelog files` shows it.
     """
-    table, meter = open_metered(target)
-    with progress("reading commits", meter):
+    with open_with_progress(target, "reading commits") as (table, _):
         rows = table.blame(path)
 
     def summary(shown: pl.DataFrame) -> list[str]:
@@ -658,8 +653,7 @@ def compat(target: Target, output: Output) -> None:
     """
     import polars as pl
 
-    table, meter = open_metered(target)
-    with progress("reading the log", meter):
+    with open_with_progress(target, "reading the log") as (table, _):
         found = table.compatibility()
         try:
             protocol = table.snapshot().protocol

@@ -16,7 +16,7 @@ from lakelog.cli import options
 from lakelog.cli.options import Output, Target
 from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
 from lakelog.cli.text import count
-from lakelog.cli.watch import Meter, open_metered, progress
+from lakelog.cli.watch import Meter, open_metered, open_with_progress, progress
 from lakelog.errors import LakelogWarning
 
 _COMPACTED = (
@@ -67,8 +67,7 @@ def restore(
     """
     if (version is None) == (timestamp is None):
         raise click.UsageError("pass either --version or --timestamp")
-    table, meter = open_metered(target)
-    with progress("restore", meter):
+    with open_with_progress(target, "restore") as (table, _):
         report = table.restore(version, timestamp, plan=not apply)
     write_report(report, _planned_facts(report.facts, apply=apply), _RESTORE, output)
 
@@ -118,8 +117,7 @@ def compact(
     """
     import polars as pl
 
-    table, meter = open_metered(target)
-    with progress("compact", meter) as watch, warnings.catch_warnings():
+    with open_with_progress(target, "compact") as (table, watch), warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)  # the report has the skipped files
         report = table.compact(
             target_bytes=target_bytes,
@@ -249,8 +247,7 @@ def clone(
     """
     from lakelog.display import argument, size_text
 
-    table, meter = open_metered(target)
-    with progress("clone", meter):
+    with open_with_progress(target, "clone") as (table, _):
         there = destination.storage_options or None
         made = table.clone(destination.path, version, timestamp, storage_options=there)
         snapshot = made.snapshot()

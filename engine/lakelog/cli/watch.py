@@ -90,6 +90,14 @@ def progress(title: str, meter: Meter) -> Iterator[Watch]:
         thread.join()
 
 
+@contextmanager
+def open_with_progress(target: Target, title: str) -> Iterator[tuple[Table, Watch]]:
+    """Open a table, and show the progress of a task that reads it."""
+    table, meter = open_metered(target)
+    with progress(title, meter) as watch:
+        yield table, watch
+
+
 def _show(title: str, watch: Watch, ended: threading.Event) -> None:
     if ended.wait(_PATIENCE_SECONDS):
         return
