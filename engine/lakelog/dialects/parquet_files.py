@@ -21,6 +21,7 @@ from lakelog.dialects.thrift_compact import (
 )
 
 MAGIC = b"PAR1"
+"""First and last bytes of a file."""
 LENGTH_BYTES = 4
 """Length of the field that records the footer's length."""
 

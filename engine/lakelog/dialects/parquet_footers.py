@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.dialects.parquet_files import MAGIC
 from lakelog.storage.base import SeekableReader
 
 _MAX_ROWS_PER_BYTE = 50
@@ -26,7 +27,6 @@ FREE_BYTES = 256 * 1024 * 1024
 MAX_RATIO = 1_000
 """Maximum memory in bytes per byte of the file, beyond `FREE_BYTES`."""
 
-_MAGIC = b"PAR1"  # magic number at the beginning of a file
 _MOST_ROWS_A_PATH = 4  # an add, its tombstone, and a margin
 _FEW_ROWS = 1_024  # too few for a conclusion
 
@@ -120,7 +120,7 @@ def data_end(metadata: pq.FileMetaData) -> int:
     """End of the last row group's data, in bytes."""
     last = metadata.num_row_groups - 1
     if last < 0:
-        return len(_MAGIC)
+        return len(MAGIC)
     leaves = range(metadata.num_columns)
     require_valid_chunks(metadata, [last], leaves)
     return max(chunk_range(metadata.row_group(last).column(leaf))[1] for leaf in leaves)

@@ -36,11 +36,6 @@ def unregister(name: str) -> None:
     _LOADED.pop(name, None)
 
 
-def log_folders() -> dict[str, str]:
-    """The log folder of every registered dialect by its name, in the order of registration."""
-    return dict(FOLDERS)
-
-
 def registered() -> tuple[Dialect, ...]:
     """Every registered dialect, in the order of registration."""
     return tuple(map(named, FOLDERS))
@@ -57,17 +52,16 @@ def named(name: str) -> Dialect:
 
 def detect_dialect(store: LogStore) -> Dialect:
     """The dialect of the log folder; TableNotFoundError for none, InvalidInputError for several."""
-    folders = log_folders()
     with naming_table(store.root):
-        there = store.has_folders([*folders.values()])
-    found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
+        there = store.has_folders([*FOLDERS.values()])
+    found = [name for name, is_there in zip(FOLDERS, there, strict=True) if is_there]
     if not found:
-        raise _not_found(store, " or ".join(folders.values()))
+        raise _not_found(store, " or ".join(FOLDERS.values()))
     if len(found) > 1:
         raise InvalidInputError(
             "the location contains logs of two dialects",
             path=store.root,
-            found=", ".join(folders[name] for name in found),
+            found=", ".join(FOLDERS[name] for name in found),
             hint="move one of them to another location",
         )
     return named(found[0])
@@ -99,7 +93,7 @@ _OTHER_FOLDER = (
 def without_log_folder(location: str) -> str:
     """The table's folder, if the location is its log folder."""
     trimmed = location.rstrip("/")
-    for folder in log_folders().values():
+    for folder in FOLDERS.values():
         if trimmed == folder:
             return "."
         if trimmed.endswith("/" + folder):

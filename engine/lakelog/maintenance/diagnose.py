@@ -576,7 +576,7 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: Listing) -> pl.DataFrame:
         inside = name.removesuffix("file")
         if store is log.store:
             return _Folder(folder, inside, True, None)
-        (files,) = of_entries([store.list_from(inside.rstrip("/"))])
+        files = of_entries(store.list_from(inside.rstrip("/")))
         return _Folder(
             folder, folder, files.height > 0, files.with_columns(path=folder + pl.col("path"))
         )

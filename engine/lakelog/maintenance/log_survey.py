@@ -134,7 +134,7 @@ def survey(
     files = inventory(entries, log.dialect)
     rows = files.filter(pl.col("kind") == "commit").sort("version")
     commits = Commits(rows["version"].to_numpy(), rows["modified_ms"].to_numpy())
-    complete = tuple(c for c in listing.checkpoints)
+    complete = listing.checkpoints
     gate = _before_all(complete)
     protocol: Protocol | None = None
     if gate is None:

@@ -128,7 +128,7 @@ class Quarantine:
             ) from error
 
     def delete_record(self) -> None:
-        """Delete the record, after all files were moved back."""
+        """Delete the record, after all files were moved back or deleted."""
         self.log.store.delete(f"{self.folder}/{_RECORD}")
 
     def take(self, paths: Sequence[str]) -> tuple[list[LakelogError], set[str]]:
@@ -257,12 +257,12 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     listed = _listed(log)  # listed once: another purge or undo may run at the same time
     old = _described(log, listed).filter(pl.col("created").dt.epoch("ms") <= before_ms)
     for id_ in old["id"]:
-        folder = Quarantine(log, id_).folder
-        errors = log.store.delete_many([f"{folder}/{name}" for name, _ in listed[id_]])
+        held = Quarantine(log, id_)
+        errors = log.store.delete_many([f"{held.folder}/{name}" for name, _ in listed[id_]])
         if errors:
             raise errors[0]
         # Last, so that remaining files are still reported after an error.
-        log.store.delete(f"{folder}/{_RECORD}")
+        held.delete_record()
     old = old.filter(pl.col("files") > 0)
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old

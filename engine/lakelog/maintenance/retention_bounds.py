@@ -260,36 +260,34 @@ def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
     kind, version = pl.col("kind"), pl.col("version")
     grouped = _with_groups(files, facts.checkpoints)
     stale = pl.col("modified_ms") <= facts.now_ms - DAY_MS
-    gates = [
-        _gate(kind == "pointer", "pointer"),
-        _gate(kind == "quarantine", "quarantine"),
-        _gate(kind == "state", "avro-state"),
-        _gate(kind == "unknown", "unknown"),
+    gates: list[tuple[pl.Expr, str | None]] = [
+        (kind == "pointer", "pointer"),
+        (kind == "quarantine", "quarantine"),
+        (kind == "state", "avro-state"),
+        (kind == "unknown", "unknown"),
     ]
-    temporary = _gate((kind == "temporary") & ~stale, "young")
+    temporary = ((kind == "temporary") & ~stale, "young")
     if horizon.gate is not None or horizon.checkpoint is None or horizon.commit is None:
         keeping = horizon.gate or "no-cut-off-checkpoint"
         quiet = keeping in {"catalog", "unknown-feature", "cleanup-disabled"}
-        gates += [temporary, _gate((kind != "temporary") | pl.lit(quiet), keeping)]
+        gates += [temporary, ((kind != "temporary") | pl.lit(quiet), keeping)]
     else:
         base, first = horizon.checkpoint, horizon.commit
         pointed = version == facts.pointed if facts.pointed is not None else pl.lit(value=False)
         old = pl.col("written_ms") <= facts.now_ms - facts.retention.checkpoint_ms
         gates += [
             temporary,
-            _gate(kind == "sidecar", "promised"),
-            _gate((kind == "compaction") & (version > base), "promised"),
-            _gate(
-                (kind == "compaction") & (pl.col("end") > facts.contiguous_to), "unlisted-commits"
-            ),
-            _gate((kind == "staged-commit") & ((version > base) | ~stale), "promised"),
-            _gate(kind.is_in(["compaction", "staged-commit", "temporary"]), None),
-            _gate(version >= first, "promised"),
-            _gate((version > base) & (version < (horizon.passed_over or 0)), "foreign-readers"),
-            _gate(version >= base, "cut-off-checkpoint"),
-            _gate(pointed, "pointed"),
-            _gate((kind == "checkpoint") & ~old, "checkpoint-retention"),
-            _gate((kind == "checkpoint") & pl.col("group").is_null() & ~stale, "young"),
+            (kind == "sidecar", "promised"),
+            ((kind == "compaction") & (version > base), "promised"),
+            ((kind == "compaction") & (pl.col("end") > facts.contiguous_to), "unlisted-commits"),
+            ((kind == "staged-commit") & ((version > base) | ~stale), "promised"),
+            (kind.is_in(["compaction", "staged-commit", "temporary"]), None),
+            (version >= first, "promised"),
+            ((version > base) & (version < (horizon.passed_over or 0)), "foreign-readers"),
+            (version >= base, "cut-off-checkpoint"),
+            (pointed, "pointed"),
+            ((kind == "checkpoint") & ~old, "checkpoint-retention"),
+            ((kind == "checkpoint") & pl.col("group").is_null() & ~stale, "young"),
         ]
     decided = grouped.with_columns(_first(gates)).with_columns(
         pl.when(pl.col("gate").is_null())
@@ -309,10 +307,6 @@ def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
         .otherwise(pl.lit("expired"))
     )
     return decided.with_columns(pl.col("gate").fill_null(passed)).drop("group", "written_ms")
-
-
-def _gate(condition: pl.Expr, name: str | None) -> tuple[pl.Expr, str | None]:
-    return condition, name
 
 
 def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:

@@ -237,7 +237,7 @@ class Listing:
             links += part.links
             unreadable += part.unreadable
             if part.files:
-                yield from of_entries([part.files])
+                yield of_entries(part.files)
         self._others = links, unreadable
 
 
@@ -553,12 +553,11 @@ def _removed_since(removes: pl.DataFrame, cutoff_ms: int) -> pl.DataFrame:
     return removes.filter(at >= cutoff_ms)
 
 
-def of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
-    """Batches of a listing as frames with the columns of `Listing.files`."""
-    for batch in batches:
-        # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
-        known = [entry for entry in batch if is_unicode(entry.name)]
-        yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
+def of_entries(listed: Iterable[FileEntry]) -> pl.DataFrame:
+    """Files of a listing, with the columns of `Listing.files`."""
+    # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
+    known = [entry for entry in listed if is_unicode(entry.name)]
+    return pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
 
 
 def _of_inventory(inventory: Any) -> pl.DataFrame:

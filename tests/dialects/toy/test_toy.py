@@ -12,6 +12,7 @@ import pytest
 
 import lakelog
 from lakelog.dialects import registry
+from lakelog.dialects.log_folders import FOLDERS
 from lakelog.errors import (
     InvalidInputError,
     InvalidPropertyError,
@@ -49,8 +50,8 @@ def paths(opened: lakelog.Table, version: int | None = None) -> list[str]:
 
 
 def test_registry_lists_the_log_folder_of_every_dialect() -> None:
-    assert registry.log_folders() == {d.name: d.log_folder for d in registry.registered()}
-    assert list(registry.log_folders()) == ["delta", "indextables", "toy"]
+    assert {d.name: d.log_folder for d in registry.registered()} == FOLDERS
+    assert list(FOLDERS) == ["delta", "indextables", "toy"]
 
 
 def test_table_is_created_opened_and_committed_to(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from lakelog.dialects.indextables.framing import TooLargeError, decompress, most_decompressed
+from lakelog.dialects.thrift_compact import write_number
 from lakelog.errors import MalformedLogError, MissingDependencyError
 
 _MAX_STATE_BYTES = 8 * 1024 * 1024
@@ -279,14 +280,8 @@ def _some(size: int, kind: str) -> int:
 
 
 def _long(value: int) -> bytes:
-    """A count or a length in Avro's encoding."""
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    """A count or a length in Avro's encoding, which is also Thrift's."""
+    return write_number(value).data
 
 
 def _head(metadata: Mapping[str, str], sync: bytes) -> bytes:

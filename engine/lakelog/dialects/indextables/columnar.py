@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.exact_json import exact_object
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
+from lakelog.dialects.parquet_files import MAGIC
 from lakelog.dialects.parquet_footers import Bound
 from lakelog.dialects.row_validation import (
     ACTION_TYPE,
@@ -37,7 +38,6 @@ from lakelog.dialects.strict_decoder import Blob
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.model import actions, contract
 
-MAGIC = b"PAR1"
 _CHECK = b"LKC1"
 _CHECKSUM = struct.Struct("<4sI")
 _FOOTER_LENGTH = struct.Struct("<I4s")

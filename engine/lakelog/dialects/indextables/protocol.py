@@ -30,21 +30,6 @@ STATE_PROTOCOL = 4
 state.
 """
 
-READER_FEATURES = frozenset(
-    {
-        "skippedFiles",
-        "extendedMetadata",
-        "footerOffsets",
-        "multiPartCheckpoint",
-        "schemaDeduplication",
-        "avroState",
-        "columnarCommits",
-    }
-)
-"""Supported reader features, by the names of the reference implementation; ``columnarCommits`` is
-lakelog's own.
-"""
-
 OWN_FEATURE = "columnarCommits"
 """lakelog's own reader feature: readers of a table with it implement ``schemas/``, and therefore
 support flattened checkpoints.
@@ -107,7 +92,7 @@ _INDEXTABLES = (
     Feature("optimizeWrite", _OK, ROWS_ONLY, implied_from=(2, 2)),
     Feature("multiPartCheckpoint", _OK, "checkpoints only", reader=True, implied_from=(3, 3)),
     Feature("schemaDeduplication", _OK, "docMappingRef", reader=True, implied_from=(3, 3)),
-    Feature("columnarCommits", _OK, "a commit may be one Parquet file", reader=True),
+    Feature(OWN_FEATURE, _OK, "a commit may be one Parquet file", reader=True),
     Feature(
         "avroState",
         _NO,
@@ -123,6 +108,11 @@ _INDEXTABLES = (
         "and let lakelog write the checkpoints",
     ),
 )
+
+READER_FEATURES = frozenset(feature.name for feature in _INDEXTABLES if feature.reader)
+"""Supported reader features, by the names of the reference implementation; ``columnarCommits`` is
+lakelog's own.
+"""
 
 
 class IndexTablesProtocol(ProtocolRules):
