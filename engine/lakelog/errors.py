@@ -62,6 +62,7 @@ class LakelogError(Exception):
     """
 
     kind: ClassVar[str] = "error"
+    _own: ClassVar[tuple[str, ...]] = ()  # the fields that only a subclass has
     table: str | None = None
 
     def __init__(
@@ -110,7 +111,7 @@ class LakelogError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """``kind``, ``message`` and the structured fields that are set, as plain data."""
-        fields = {name: getattr(self, name) for name in (*_FIELDS, "hint")}
+        fields = {name: getattr(self, name) for name in (*_FIELDS, "hint", *self._own)}
         present = {name: value for name, value in fields.items() if value is not None}
         return {"kind": self.kind, "message": self.message, **present}
 
@@ -343,6 +344,7 @@ class WalCorruptionError(CorruptionError):
     """
 
     kind = "wal_corruption"
+    _own = ("safe_seq", "safe_records")
 
     def __init__(
         self,
@@ -356,11 +358,6 @@ class WalCorruptionError(CorruptionError):
         self.safe_seq = safe_seq
         self.safe_records = safe_records
 
-    def as_dict(self) -> dict[str, Any]:
-        """As `LakelogError.as_dict`, with ``safe_seq`` and ``safe_records``."""
-        own = {"safe_seq": self.safe_seq, "safe_records": self.safe_records}
-        return {**super().as_dict(), **{k: v for k, v in own.items() if v is not None}}
-
 
 class ConflictError(LakelogError, RuntimeError):
     """A concurrent commit conflicts with this transaction; nothing was written.
@@ -373,6 +370,7 @@ class ConflictError(LakelogError, RuntimeError):
     """
 
     kind = "conflict"
+    _own = ("rule", "operation")
 
     def __init__(
         self,
@@ -385,11 +383,6 @@ class ConflictError(LakelogError, RuntimeError):
         super().__init__(message, **fields)
         self.rule = rule
         self.operation = operation
-
-    def as_dict(self) -> dict[str, Any]:
-        """As `LakelogError.as_dict`, with ``rule`` and ``operation``."""
-        own = {"rule": self.rule, "operation": self.operation}
-        return {**super().as_dict(), **{k: v for k, v in own.items() if v is not None}}
 
 
 class ProtocolChangedError(ConflictError):

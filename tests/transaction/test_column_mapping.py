@@ -18,8 +18,8 @@ import lakelog
 from lakelog.errors import InvalidPropertyError, LakelogError, SchemaEvolutionError
 from lakelog.model import contract
 from lakelog.model.contract import fields_of
-from lakelog.model.metadata import Metadata
-from lakelog.transaction.metadata_changes import MAX_COLUMN_ID, assign
+from lakelog.model.metadata import MAX_COLUMN_ID, Metadata
+from lakelog.transaction.metadata_changes import assign
 from lakelog.transaction.schema_conversion import struct_of
 from tests import handmade
 from tests.budget import share_of

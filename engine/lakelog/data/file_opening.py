@@ -30,8 +30,7 @@ from lakelog.errors import (
 )
 from lakelog.redaction import redact_path
 from lakelog.storage.bounded import FileLocator, on_local_disk, unbounded
-from lakelog.storage.durable import next_step
-from lakelog.storage.local import LocalStore, read_small
+from lakelog.storage.local import LocalStore, read_small, unavailable
 
 _SMALL_BYTES = 1 << 18
 """Maximum length of a local file that is read completely before its footer is parsed."""
@@ -69,11 +68,7 @@ class Sources(FileLocator):
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
                 raise NotFoundError("the file was not found", path=path) from cause
             except OSError as cause:
-                raise UnavailableError(
-                    f"the store failed: {cause.strerror or cause}",
-                    path=path,
-                    hint=next_step(cause),
-                ) from cause
+                raise unavailable(path, cause) from cause
         else:
             source = store.open(name, size_bytes)
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -49,19 +49,15 @@ MAPPING_MODE = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
-class ReadPlan:
-    """How the rows of all files of one version are read; made by `of`.
+class TablePlan:
+    """A table as plans describe it; pickled without derived attributes, so that it is small.
 
     Attributes:
         location: Path or URL of the table; a local one is absolute.
         storage_options: For the store, as `lakelog.open` takes them.
         schema_json: StructType JSON of the whole table, with the metadata of column mapping.
-        configuration: ``delta.columnMapping.mode``, where the protocol honours it.
-        columns: Logical names of the columns to read, in order; without any, rows are only counted.
-        version: Version of the table, for messages.
-        row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
-            which the rows end; None omits them.
-        limits: Limits of reads.
+        configuration: The properties that decide how files are read or written;
+            ``delta.columnMapping.mode`` only where the protocol honours it.
     """
 
     location: str
@@ -69,6 +65,34 @@ class ReadPlan:
     schema_json: str
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str]
+
+    @cached_property
+    def schema(self) -> contract.Struct:
+        """The schema of the whole table."""
+        return contract.parse_schema(self.schema_json)
+
+    @property
+    def mapping(self) -> str:
+        """Column mapping mode: ``none``, ``name`` or ``id``."""
+        return self.configuration.get(MAPPING_MODE, "none")
+
+    def __getstate__(self) -> dict[str, Any]:
+        given = {field.name for field in fields(self)}
+        return {name: value for name, value in self.__dict__.items() if name in given}
+
+
+@dataclass(frozen=True)
+class ReadPlan(TablePlan):
+    """How the rows of all files of one version are read; made by `of`.
+
+    Attributes:
+        columns: Logical names of the columns to read, in order; without any, rows are only counted.
+        version: Version of the table, for messages.
+        row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
+            which the rows end; None omits them.
+        limits: Limits of reads.
+    """
+
     columns: tuple[str, ...]
     version: int | None = None
     external: External = NOTHING
@@ -142,19 +166,9 @@ class ReadPlan:
         return replace(self, columns=tuple(columns))
 
     @cached_property
-    def schema(self) -> contract.Struct:
-        """The schema of the whole table."""
-        return contract.parse_schema(self.schema_json)
-
-    @cached_property
     def fields(self) -> Mapping[str, contract.Field]:
         """Every column of the table by its logical name."""
         return {f.name: f for f in self.schema.fields}
-
-    @property
-    def mapping(self) -> str:
-        """Column mapping mode: ``none``, ``name`` or ``id``."""
-        return self.configuration.get(MAPPING_MODE, "none")
 
     @property
     def reach(self) -> Reach:
@@ -176,11 +190,6 @@ class ReadPlan:
         wanted = contract.Struct(tuple(self.fields[name] for name in self.columns))
         ids = (pa.field(name, pa.int64()) for name in self.row_ids or ())
         return pa.schema([*contract.to_arrow(wanted), *ids])
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without derived attributes, so that a pickled plan is small."""
-        derived = ("schema", "fields", "arrow_schema")
-        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
 def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from lakelog.data import layout, stats
-from lakelog.data.files import MAPPING_MODE
+from lakelog.data.files import MAPPING_MODE, TablePlan
 from lakelog.data.row_rules import RowRules
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
@@ -31,14 +31,10 @@ CHANGE_TYPE = "_change_type"
 
 
 @dataclass(frozen=True)
-class WritePlan:
+class WritePlan(TablePlan):
     """How all files of one write are written; small and picklable; made by `of`.
 
     Attributes:
-        location: Path or URL of the table; a local one is absolute.
-        storage_options: For the store, as `lakelog.open` takes them.
-        schema_json: StructType JSON of the whole table, with the metadata of column mapping.
-        configuration: The table's properties that decide the content of files.
         token: Unique to the write, and part of every file's name.
         clustering: Physical paths of the columns that the table is clustered by.
         change_data: Whether the files are of change data, with the kind of change in a column of
@@ -48,11 +44,6 @@ class WritePlan:
         columns: Columns that are written; None is all. See `of_columns`.
     """
 
-    location: str
-    storage_options: Mapping[str, Any] | None = field(repr=False)  # may hold credentials
-    schema_json: str
-    partition_columns: tuple[str, ...]
-    configuration: Mapping[str, str]
     target_file_bytes: int
     compression: str
     token: str
@@ -153,16 +144,6 @@ class WritePlan:
         """The plan for some columns of files whose other columns are copied from another file."""
         return replace(self, columns=tuple(columns))
 
-    @property
-    def mapping(self) -> str:
-        """Column mapping mode: ``none``, ``name`` or ``id``."""
-        return self.configuration.get(MAPPING_MODE, "none")
-
-    @cached_property
-    def schema(self) -> contract.Struct:
-        """The schema of the whole table."""
-        return contract.parse_schema(self.schema_json)
-
     @cached_property
     def partition_fields(self) -> tuple[contract.Field, ...]:
         """The partition columns, in order."""
@@ -186,11 +167,6 @@ class WritePlan:
         fields = _of_files(self.schema.fields, (*self.partition_columns, *self.row_ids))
         plan = stats.StatsPlan.of(fields, self.configuration, self.mapping, self.clustering)
         return plan if self.columns is None else plan.only(self.file_fields, self.mapping)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without derived attributes, so that a pickled plan is small."""
-        derived = ("schema", "partition_fields", "row_fields", "file_fields", "stats")
-        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
 def clustering_columns(snapshot: LogSnapshot) -> tuple[tuple[str, ...], ...]:

@@ -19,6 +19,9 @@ CLUSTERING = "delta.clustering"
 CONSTRAINT_PROPERTY = "delta.constraints."
 """Prefix of properties with CHECK constraints."""
 
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+"""Property with the greatest column id that was assigned."""
+
 _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _MAPPING_READER = 2
 _MAPPING_MODES = ("none", "name", "id")
@@ -141,6 +144,12 @@ class Metadata:
         key = f"delta.inCommitTimestampEnablementVersion{suffix}"
         text = self.configuration.get(key) or ""
         return int(text) if text.isascii() and text.isdecimal() else 0
+
+    @property
+    def max_column_id(self) -> int:
+        """The greatest column id that was assigned; 0 if it is not recorded."""
+        text = self.configuration.get(MAX_COLUMN_ID) or ""
+        return int(text) if text.isdecimal() else 0
 
     @property
     def column_mapping_mode(self) -> str:

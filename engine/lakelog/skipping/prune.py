@@ -87,8 +87,9 @@ def row_wise(
         )
     node = _json(expr)
     columns = tuple(n for n in schema.names if n in roots)
-    if (named := _named(node, schema)) is not None:
-        return contract.to_polars(named), columns
+    path = _path(node)
+    if path is not None and (named := _field_at(schema, path)) is not None:
+        return contract.to_polars(named.type), columns
     if empty is None:
         used = [f for f in map(schema.field, columns) if f is not None]
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in used})
@@ -314,20 +315,6 @@ def _required(expr: pl.Expr, node: Any, column: str) -> pl.Series | None:
             if listed is not None and isinstance(listed.dtype, pl.List | pl.Array):
                 listed = listed.explode()
     return listed if listed is not None and listed.dtype == pl.String else None
-
-
-def _named(node: Any, schema: contract.Struct) -> contract.DataType | None:
-    """The type of an expression that is a column or a field of one; None of others."""
-    struct: contract.DataType | None = schema
-    match node:
-        case {"Column": str(name)}:
-            pass
-        case {"Function": {"input": [inner], "function": {"StructExpr": {"FieldByName": name}}}}:
-            struct = _named(inner, schema)
-        case _:
-            return None
-    field = struct.field(name) if isinstance(struct, contract.Struct) else None
-    return field.type if field is not None and field.name == name else None
 
 
 def _refuse_beyond_row(
@@ -563,13 +550,10 @@ class _Walker:
 
     def _bounds(self, path: tuple[str, ...]) -> Values | None:
         """The interval of a column or a struct's field, by statistics."""
-        type_: contract.DataType = self.schema
-        metadata: Mapping[str, Any] = {}
-        for name in path:
-            field = type_.field(name) if isinstance(type_, contract.Struct) else None
-            if field is None or field.name != name:
-                return None
-            type_, metadata = field.type, field.metadata
+        field = _field_at(self.schema, path)
+        if field is None:
+            return None
+        type_ = field.type
         if self.stats is None or path[0] in self.partition_columns:
             return Values(None, None, TRUE, TRUE, dtype=contract.to_polars(type_), may_nan=True)
         counts, records = self._dig("nullCount", path), self.stats["numRecords"]
@@ -584,7 +568,7 @@ class _Walker:
         if has_bounds(type_):
             low, high = self._dig("min", path), self._dig("max", path)
             if low is not None and high is not None:
-                if _was_float(metadata):
+                if _was_float(field.metadata):
                     low, high = intervals.around_floats(low, high)
                 elif isinstance(type_, contract.Decimal):
                     low, high = intervals.around_doubles(low, high)
@@ -620,6 +604,7 @@ def _was_float(metadata: Mapping[str, Any]) -> bool:
 
 
 def _path(node: Any) -> tuple[str, ...] | None:
+    """The names of an expression that is a column, or a field of one; None of others."""
     match node:
         case {"Column": str(name)}:
             return (name,)
@@ -629,6 +614,18 @@ def _path(node: Any) -> tuple[str, ...] | None:
             parent = _path(inner)
             return None if parent is None else (*parent, name)
     return None
+
+
+def _field_at(schema: contract.Struct, path: Sequence[str]) -> contract.Field | None:
+    """A column, or a field of one, by its exact names."""
+    type_: contract.DataType = schema
+    field = None
+    for name in path:
+        field = type_.field(name) if isinstance(type_, contract.Struct) else None
+        if field is None or field.name != name:
+            return None
+        type_ = field.type
+    return field
 
 
 def _literal(expr: pl.Expr) -> pl.Series | None:

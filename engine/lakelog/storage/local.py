@@ -105,7 +105,7 @@ class LocalStore:
         except OSError as cause:
             if is_absent(cause):
                 return []
-            raise _unavailable(folder, cause) from cause
+            raise unavailable(folder, cause) from cause
         entries.sort(key=lambda e: e.name)
         return entries
 
@@ -117,7 +117,7 @@ class LocalStore:
         except OSError as cause:
             if is_absent(cause):
                 return []
-            raise _unavailable(folder, cause) from cause
+            raise unavailable(folder, cause) from cause
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
         """For each folder, whether it exists."""
@@ -130,7 +130,7 @@ class LocalStore:
         except OSError as cause:
             if is_absent(cause):
                 return False
-            raise _unavailable(folder, cause) from cause
+            raise unavailable(folder, cause) from cause
 
     def read(self, path: str) -> bytes:
         """The content of one file."""
@@ -196,7 +196,7 @@ class LocalStore:
         except OSError as cause:
             if is_absent(cause):
                 return None
-            raise _unavailable(path, cause) from cause
+            raise unavailable(path, cause) from cause
         if stat.S_ISDIR(status.st_mode):
             return None
         return FileEntry(path.rsplit("/", 1)[-1], status.st_size, status.st_mtime_ns // 1_000_000)
@@ -237,7 +237,7 @@ class LocalStore:
         except OSError as cause:
             if is_absent(cause):
                 return False
-            raise _unavailable(path, cause) from cause
+            raise unavailable(path, cause) from cause
         return True
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
@@ -299,8 +299,8 @@ class LocalStore:
                 if is_absent(cause):
                     continue
                 if not isinstance(cause, PermissionError) or not at:
-                    raise _unavailable(at, cause) from cause
-                unreadable.append(_unavailable(at, cause))
+                    raise unavailable(at, cause) from cause
+                unreadable.append(unavailable(at, cause))
         yield TreePart(part.files, links, unreadable)
 
 
@@ -409,7 +409,7 @@ def _denied(target: str, path: str) -> list[LakelogError]:
     try:
         os.stat(target)
     except OSError as cause:
-        return [_unavailable(path, cause)] if isinstance(cause, PermissionError) else []
+        return [unavailable(path, cause)] if isinstance(cause, PermissionError) else []
     return []
 
 
@@ -425,7 +425,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _unreadable(path: str, cause: OSError) -> LakelogError:
     if is_absent(cause) or isinstance(cause, IsADirectoryError):
         return _not_found(path, cause)
-    return _unavailable(path, cause)
+    return unavailable(path, cause)
 
 
 def _not_found(path: str, cause: OSError) -> NotFoundError:
@@ -438,7 +438,8 @@ def _not_found(path: str, cause: OSError) -> NotFoundError:
     return NotFoundError("the file was not found", path=path)
 
 
-def _unavailable(path: str, cause: OSError) -> UnavailableError:
+def unavailable(path: str, cause: OSError) -> UnavailableError:
+    """The error of a local file that cannot be used, with its cause."""
     error = UnavailableError(
         f"the store failed: {cause.strerror or cause}",
         path=path,

@@ -26,7 +26,7 @@ from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import actions, contract
 from lakelog.model.column_names import spelled
 from lakelog.model.contract import fields_of
-from lakelog.model.metadata import Metadata, Protocol, is_on
+from lakelog.model.metadata import MAX_COLUMN_ID, Metadata, Protocol, is_on
 from lakelog.transaction import row_tracking
 from lakelog.transaction.action_input import MAP, stage_one, stage_table
 from lakelog.transaction.runtime import Runtime
@@ -152,7 +152,6 @@ def with_identity_marks(schema: contract.Struct, marks: Mapping[str, int]) -> co
 
 
 _OF_MAPPING = "delta.columnMapping."
-MAX_COLUMN_ID = f"{_OF_MAPPING}maxColumnId"
 CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 _MAPPED = ("name", "id")
 
@@ -187,8 +186,7 @@ def assign(
         if type(found := at.field.metadata.get(contract.COLUMN_ID)) is int
     }
     given = {at.field.metadata.get(contract.COLUMN_ID) for at in fields_of(schema)} - {None}
-    known_max = "" if before is None else before.configuration.get(MAX_COLUMN_ID) or ""
-    greatest = max([int(known_max) if known_max.isdecimal() else 0, *taken])
+    greatest = max([0 if before is None else before.max_column_id, *taken])
 
     def mapped(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
         nonlocal greatest

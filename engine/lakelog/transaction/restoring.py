@@ -18,13 +18,12 @@ import polars as pl
 
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
-from lakelog.model.metadata import CLUSTERING, Metadata
+from lakelog.model.metadata import CLUSTERING, MAX_COLUMN_ID, Metadata
 from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from lakelog.transaction.file_rules import added_again
 from lakelog.transaction.metadata_changes import (
     CHECKPOINT_PROTECTION,
     HIGH_WATER_MARK,
-    MAX_COLUMN_ID,
     with_identity_marks,
 )
 from lakelog.transaction.row_tracking import MATERIALIZED

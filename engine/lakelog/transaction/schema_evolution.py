@@ -64,7 +64,7 @@ def check_evolution(
         widening=configured.supports("typeWidening", "typeWidening-preview")
         and is_on(new.configuration, "delta.enableTypeWidening"),
         iceberg=configured.supports("icebergCompatV1", "icebergCompatV2"),
-        greatest_id=_greatest_id(old),
+        greatest_id=old.max_column_id,
         replaced=replaced,
     )
     rules.check_struct(before, new.schema, ())
@@ -262,13 +262,6 @@ def _normal(entry: Any) -> Any:
         if isinstance(kept.get(key), str):
             kept[key] = kept[key].replace(" ", "")
     return kept
-
-
-def _greatest_id(metadata: Metadata) -> int:
-    try:
-        return int(metadata.configuration.get("delta.columnMapping.maxColumnId") or 0)
-    except ValueError:
-        return 0
 
 
 def _check_partitioning(old: Metadata, new: Metadata, rules: _Rules) -> None:

@@ -30,7 +30,7 @@ from lakelog.errors import (
 from lakelog.model import actions, contract
 from lakelog.model.column_names import close_names
 from lakelog.model.contract import fields_of, is_nested, leaf_types
-from lakelog.model.metadata import Metadata, is_on
+from lakelog.model.metadata import MAX_COLUMN_ID, Metadata, is_on
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS, require_statistics_columns
 from lakelog.skipping.statistics import num_records
 from lakelog.transaction import row_tracking, write_support
@@ -382,21 +382,14 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
                     expected="unique physical names, in any case",
                     found=name,
                 )
-    key = "delta.columnMapping.maxColumnId"
-    greatest = int(new.configuration.get(key) or -1)
-    least = max([*ids, _before(old, key)], default=0)
-    if greatest < least:
+    least = max([*ids, 0 if old is None else old.max_column_id])
+    if not (recorded := new.configuration.get(MAX_COLUMN_ID)) or new.max_column_id < least:
         raise InvalidMetadataError(
-            "delta.columnMapping.maxColumnId is missing, or decreases",
-            path=key,
+            f"{MAX_COLUMN_ID} is missing, or decreases",
+            path=MAX_COLUMN_ID,
             expected=f"at least {least}",
-            found=new.configuration.get(key),
+            found=recorded,
         )
-
-
-def _before(old: Metadata | None, key: str) -> int:
-    text = "" if old is None else old.configuration.get(key) or ""
-    return int(text) if text.isdecimal() else 0
 
 
 def _check_row_id_columns(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
