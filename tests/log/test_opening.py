@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.dialects.delta.protocol import HONOURED, REFUSED, ROW_ONLY
+from lakelog.dialects.delta.protocol import READER_FEATURES, REFUSED
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -466,7 +466,7 @@ def test_reader_version_before_features_is_opened(made: Handmade, version: int) 
     assert made.table.snapshot().protocol.min_reader_version == version
 
 
-@pytest.mark.parametrize("feature", sorted(ROW_ONLY | HONOURED))
+@pytest.mark.parametrize("feature", sorted(READER_FEATURES))
 def test_table_with_a_supported_reader_feature_is_opened(made: Handmade, feature: str) -> None:
     made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
     assert made.table.snapshot().protocol.reader_features == (feature,)

@@ -288,7 +288,7 @@ def test_parts_have_the_same_rows_as_those_of_spark(spark: Any, tmp_path: Path) 
         assert rows_of([lakelog_file]) == rows_of([other])
 
 
-LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
 
 
 @pytest.mark.sampled(6)
@@ -303,14 +303,12 @@ def test_spark_reads_the_same_state_from_a_checkpoint(
     properties |= {"delta.enableDeletionVectors": "true"}
     path = make(spark, tmp_path / "t", "id long, s string", "s", properties, statements)
     before = reference_state(spark, path)
-    # A plan cannot have a V2 checkpoint with a classic name.
-    asked = "v2-parquet" if layout == "classic-v2" else layout.split(maxsplit=1)[0]
-    changes = {"layout": layout.split(maxsplit=1)[0], "part_actions": 3}
+    changes: dict[str, Any] = {"part_actions": 3}
     if layout == "multipart":
         changes["parts"] = 3
     elif layout.endswith("inline"):
         changes["parts"] = 0
-    staged = write(path, asked, **changes)
+    staged = write(path, layout.split(maxsplit=1)[0], **changes)
 
     store = lakelog.open(path).log.store
     log = tmp_path / "t" / "_delta_log"

@@ -9,27 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.dialects.delta import DIALECT as DELTA
-from lakelog.dialects.delta.protocol import HONOURED, ROW_ONLY
-from lakelog.dialects.features import Feature, Stance, has_field_key
+from lakelog.dialects.features import Feature, has_field_key
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-from lakelog.dialects.indextables.protocol import READER_FEATURES
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
 from tests.transaction.builders import column, mapped, table
 
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
-
-
-def test_every_reader_feature_that_is_not_refused_can_be_read() -> None:
-    written = {
-        f.name for f in RULES.features.values() if f.reader and f.stance is not Stance.REFUSED
-    }
-    assert written == HONOURED | ROW_ONLY
-
-
-def test_every_indextables_reader_feature_that_can_be_read_is_known() -> None:
-    assert {f.name for f in INDEXTABLES_RULES.features.values() if f.reader} >= READER_FEATURES
 
 
 @pytest.mark.parametrize(

@@ -786,7 +786,7 @@ def _merged(old: DataType, new: DataType) -> DataType:
                 else:
                     given[match.name] = field
             kept = [
-                replace(f, type=_merged(f.type, contract.nullable(given[f.name]).type))
+                replace(f, type=_merged(f.type, contract.nullable_type(given[f.name].type)))
                 if f.name in given
                 else f
                 for f in fields

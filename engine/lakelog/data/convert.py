@@ -277,18 +277,13 @@ def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
         inner = pa.map_(
             _with_instants(type_.key_field, kinds), _with_instants(type_.item_field, kinds)
         )
-    elif _is_list(type_):
+    elif contract.is_list(type_):
         inner = pa.list_(_with_instants(type_.value_field, kinds))
     else:
         # Parquet has the storage of an extension type, such as the bytes of `arrow.bool8`.
         stored = getattr(type_, "storage_type", type_)
         inner = pa.timestamp("us", "UTC") if next(kinds) == "INT96" else stored
     return field.with_type(inner)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(type_) for is_kind in kinds)
 
 
 def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.dialects.parquet_files import leaf_paths
 from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import contract
@@ -88,7 +89,7 @@ def dictionary_paths(rows: pa.Table) -> list[str]:
     found: list[str] = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_nested(field.type):
-            found += _leaf_paths(field.name, field.type)
+            found += leaf_paths(field.name, field.type)
         elif _repeats(column):
             found.append(field.name)
     return found
@@ -109,20 +110,6 @@ def _repeats(column: pa.ChunkedArray) -> bool:
         if share <= few or share > many:
             return share <= few
     return len(pc.unique(column)) <= _MOST_DISTINCT * count
-
-
-def _leaf_paths(path: str, type_: pa.DataType) -> Iterator[str]:
-    if pa.types.is_struct(type_):
-        for number in range(type_.num_fields):
-            field = type_.field(number)
-            yield from _leaf_paths(f"{path}.{field.name}", field.type)
-    elif pa.types.is_map(type_):
-        yield from _leaf_paths(f"{path}.key_value.key", type_.key_type)
-        yield from _leaf_paths(f"{path}.key_value.value", type_.item_type)
-    elif pa.types.is_large_list(type_):
-        yield from _leaf_paths(f"{path}.list.element", type_.value_type)
-    else:
-        yield path
 
 
 def size_of(text: str | None) -> int:

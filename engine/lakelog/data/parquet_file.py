@@ -10,7 +10,6 @@ Source: Apache Parquet, parquet.thrift (FileMetaData).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from lakelog.data.file_opening import Sources, require_contents
 from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan, joined_statistics
 from lakelog.dialects.legacy_calendar import Calendar
-from lakelog.dialects.parquet_files import LENGTH_BYTES, MAGIC, parse_footer
+from lakelog.dialects.parquet_files import DECIMALS_AS_INTEGERS, LENGTH_BYTES, MAGIC, parse_footer
 from lakelog.dialects.parquet_footers import is_of_old_writer, require_valid_chunks
 from lakelog.dialects.thrift_compact import (
     STRUCT,
@@ -44,14 +43,6 @@ from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore
 from lakelog.storage.upload import UploadSink, close_before_commit
-
-_OPTIONS: dict[str, Any] = {
-    "store_schema": False,  # the table's schema has all that Arrow's own schema has
-    "write_page_checksum": True,
-}
-if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).parameters:
-    # Decimals of up to 18 digits are stored as integers, as by Spark (pyarrow 20 or newer).
-    _OPTIONS["store_decimal_as_integer"] = True
 
 _FOOTER_BYTES = 1 << 16  # length of the first read
 _FOOTER_SHARE = 16  # a footer longer than this fraction of the file is left to pyarrow
@@ -88,7 +79,9 @@ def _writer(
         compression=codec.name,
         compression_level=codec.level,
         metadata_collector=footers,
-        **_OPTIONS,
+        store_schema=False,  # the table's schema has all that Arrow's own schema has
+        write_page_checksum=True,
+        **DECIMALS_AS_INTEGERS,
     )
 
 

@@ -7,7 +7,9 @@ others ignore the logical type. It is removed from the footer in memory, and the
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -22,6 +24,11 @@ from lakelog.dialects.thrift_compact import (
 
 MAGIC = b"PAR1"
 """First and last bytes of a file."""
+_KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
+DECIMALS_AS_INTEGERS = dict.fromkeys({"store_decimal_as_integer"} & _KNOWN.keys(), True)
+"""Option of a writer to store decimals of up to 18 digits as integers, as Spark does; empty before
+pyarrow 20.
+"""
 LENGTH_BYTES = 4
 """Length of the field that records the footer's length."""
 
@@ -45,6 +52,21 @@ def parse_footer(footer: bytes) -> pq.FileMetaData:
     """The metadata in an encoded footer."""
     length = len(footer).to_bytes(LENGTH_BYTES, "little")
     return pq.read_metadata(pa.BufferReader(MAGIC + footer + length + MAGIC))
+
+
+def leaf_paths(path: str, type_: pa.DataType) -> Iterator[str]:
+    """Parquet's paths of the leaves of a column, as pyarrow names them."""
+    if pa.types.is_struct(type_):
+        for number in range(type_.num_fields):
+            field = type_.field(number)
+            yield from leaf_paths(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(type_):
+        yield from leaf_paths(f"{path}.key_value.key", type_.key_type)
+        yield from leaf_paths(f"{path}.key_value.value", type_.item_type)
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        yield from leaf_paths(f"{path}.list.element", type_.value_type)
+    else:
+        yield path
 
 
 def _read_footer(source: BinaryIO) -> bytes:

@@ -37,10 +37,8 @@ LAYOUTS = {
     "multipart": {"parts": 3},
     "v2-json": {"part_actions": 4},
     "v2-parquet": {"part_actions": 4},
-    "classic-v2": {"part_actions": 4},
     "v2-json inline": {"parts": 0},
     "v2-parquet inline": {"parts": 0},
-    "classic-v2 inline": {"parts": 0},
 }
 NOT_COMPARED = ("version", "position", "timestamp", "dataChange", "extra")
 """Columns of a row that no checkpoint keeps, or that it replaces."""

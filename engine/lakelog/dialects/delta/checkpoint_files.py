@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import posixpath
 import uuid
 from collections import deque
@@ -24,6 +23,7 @@ from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.typed_bounds import TypedBoundsRecorder
 from lakelog.dialects.encode import encode_rows
 from lakelog.dialects.log_content import CheckpointPlan, StagedFile, statistics_text
+from lakelog.dialects.parquet_files import DECIMALS_AS_INTEGERS, leaf_paths
 from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
@@ -101,11 +101,6 @@ _NO_BOUNDS = ("add.stats",)
 _NOT_IN_REMOVES = ("stats", "tags")
 
 
-_KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
-_DECIMALS = {"store_decimal_as_integer": True} if "store_decimal_as_integer" in _KNOWN else {}
-"""Decimals of up to 18 digits are stored as integers, as Spark writes them, if pyarrow can (since
-20).
-"""
 _MOST_TEXT_BYTES = 1 << 30
 """Maximum bytes of statistics in one Arrow array, whose offsets have 32 bits."""
 
@@ -203,7 +198,7 @@ class ParquetFile:
         self._upload = self.store.upload(self.path)
         self._sink = UploadSink(self._upload)
         self._recorder = TypedBoundsRecorder(self.schema)
-        leaves = _leaves(self.schema)
+        leaves = [leaf for field in self.schema for leaf in leaf_paths(field.name, field.type)]
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
             self._buffered,
@@ -215,7 +210,7 @@ class ParquetFile:
             write_page_checksum=True,
             write_batch_size=_ENCODED_ROWS,
             store_schema=False,
-            **_DECIMALS,
+            **DECIMALS_AS_INTEGERS,
             **self.options,
         )
         return self._writer
@@ -317,24 +312,3 @@ def _text_bytes(rows: pl.DataFrame) -> int:
     if "stats" not in rows.columns:
         return 0
     return int(rows["stats"].str.len_bytes().sum() or 0)
-
-
-def _leaves(schema: pa.Schema) -> list[str]:
-    """Parquet's names of the leaf columns, as in pyarrow."""
-    found: list[str] = []
-    level = [(field.name, field.type) for field in schema]
-    while level:
-        below = []
-        for name, type_ in level:
-            if pa.types.is_struct(type_):
-                inner = (type_.field(index) for index in range(type_.num_fields))
-                below += [(f"{name}.{field.name}", field.type) for field in inner]
-            elif pa.types.is_map(type_):
-                below.append((f"{name}.key_value.key", type_.key_type))
-                below.append((f"{name}.key_value.value", type_.item_type))
-            elif pa.types.is_list(type_):
-                below.append((f"{name}.list.element", type_.value_type))
-            else:
-                found.append(name)
-        level = below
-    return found

@@ -69,10 +69,7 @@ from lakelog.model import actions
 from lakelog.storage import LogStore
 from lakelog.storage.durable import temporary_path
 
-LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
-"""``classic-v2`` is a manifest under the name of a classic checkpoint: readers without V2 find it,
-and reject the protocol in it; it is read as ``classic``.
-"""
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
 
 _WAITING_GROUPS = 4
 """Row groups of rows that may be buffered in all parts of a multi-part checkpoint together."""
@@ -133,7 +130,7 @@ class DeltaCheckpointWriter:
 
     @property
     def _is_v2(self) -> bool:
-        return "v2" in self._plan.layout
+        return self._plan.layout.startswith("v2-")
 
     @property
     def _has_sidecars(self) -> bool:
@@ -173,9 +170,7 @@ class DeltaCheckpointWriter:
                     JsonFile(self._store, temporary_path(LOG_FOLDER), target, plan.stats_as_json)
                 ]
             case _:
-                name = classic_name(version)
-                if plan.layout == "v2-parquet":
-                    name = manifest_name(version, uuid.uuid4(), "parquet")
+                name = manifest_name(version, uuid.uuid4(), "parquet")
                 self._tops = [self._parquet(name, manifest_schema(self._files))]
 
     def _parquet(self, name: str, schema: pa.Schema) -> ParquetFile:
@@ -304,9 +299,8 @@ class DeltaCheckpointWriter:
             tops.append(file.close())
         self._lanes.stop()
         plan = self._plan
-        layout = "classic" if plan.layout == "classic-v2" else plan.layout
-        rank = rank_of(layout, len(tops))
-        checkpoint = Checkpoint.of_files(plan.version, layout, rank, tops)
+        rank = rank_of(plan.layout, len(tops))
+        checkpoint = Checkpoint.of_files(plan.version, plan.layout, rank, tops)
         own = [sidecar.staged for sidecar in self._sidecars if sidecar.staged is not None]
         top = self._tops[0]
         pointer = pointer_bytes(

@@ -36,25 +36,6 @@ _CHANGE_DATA_KEYS = ("delta.enableChangeDataFeed", "delta.enableChangeDataCaptur
 
 MAX_READER_VERSION = 3
 
-ROW_ONLY = frozenset(
-    {
-        "columnMapping",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "variantType",
-        "variantType-preview",
-        "variantShredding",
-        "variantShredding-preview",
-    }
-)
-"""Features that concern only processes that decode rows; the log is read in the same way with or
-without them.
-"""
-
-HONOURED = frozenset({"deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Features that concern the log, and that lakelog supports for reading."""
-
 REFUSED = {
     "catalogManaged": "only the table's catalog knows which commits are ratified",
     "catalogOwned": "only the table's catalog knows which commits are ratified",
@@ -282,6 +263,11 @@ _DELTA = (
     ),
 )
 
+READER_FEATURES = frozenset(
+    each.name for each in _DELTA if each.reader and each.stance is not Stance.REFUSED
+)
+"""Reader features of tables that lakelog reads."""
+
 # Properties that may be set to this value concurrently, if the protocol supports the feature.
 # Source: ConflictChecker.checkConfigurationChangesForConflicts.
 _HARMLESS_WHEN_SET = {
@@ -380,13 +366,13 @@ class DeltaProtocol(ProtocolRules):
                 hint="the protocol action violates the Delta protocol; repair the log",
             )
         for feature in sorted(protocol.reader_features or ()):
-            if feature in ROW_ONLY or feature in HONOURED:
+            if feature in READER_FEATURES:
                 continue
             reason = REFUSED.get(feature, "lakelog does not support it")
             raise UnsupportedFeatureError(
                 f"the table needs the reader feature {feature!r}: {reason}",
                 path=table,
-                expected=", ".join(sorted(ROW_ONLY | HONOURED)),
+                expected=", ".join(sorted(READER_FEATURES)),
                 found=feature,
                 hint="read the table through its catalog"
                 if "catalog" in feature

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.exact_json import exact_object
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
-from lakelog.dialects.parquet_files import MAGIC
+from lakelog.dialects.parquet_files import MAGIC, leaf_paths
 from lakelog.dialects.parquet_footers import Bound
 from lakelog.dialects.row_validation import (
     ACTION_TYPE,
@@ -91,17 +91,12 @@ def arrow_field(name: str) -> pa.Field:
 
 def dictionary_columns(schema: pa.Schema) -> list[str]:
     """Leaf columns with repeated values, by Parquet's names."""
-    found = []
-    for name, type_ in zip(schema.names, schema.types, strict=True):
-        if pa.types.is_map(type_):
-            found.append(f"{name}.key_value.key")
-            if name not in _PLAIN:
-                found.append(f"{name}.key_value.value")
-        elif pa.types.is_list(type_):
-            found.append(f"{name}.list.element")
-        elif name not in _PLAIN:
-            found.append(name)
-    return found
+    return [
+        leaf
+        for field in schema
+        for leaf in leaf_paths(field.name, field.type)
+        if field.name not in _PLAIN or leaf.endswith(".key")
+    ]
 
 
 def _sealed(data: bytes) -> bytes:
