@@ -100,6 +100,14 @@ def test_column_of_another_type_in_a_replaced_table_is_a_new_one(tmp_path: Path,
     assert lakelog.open(tmp_path).snapshot(1).to_polars().equals(changed)
 
 
+def test_replacing_a_table_may_enable_mapping_and_change_types(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"a": [1]}))
+    table = lakelog.create(tmp_path, {"a": pl.String}, configuration=BY_NAME, mode="overwrite")
+    table.append(pl.DataFrame({"a": ["x"]}))
+    assert table.to_polars().rows() == [("x",)]
+    assert table.snapshot(0).to_polars().rows() == [(1,)]
+
+
 def test_the_greatest_id_cannot_be_set_or_removed(tmp_path: Path) -> None:
     schema = {"a": pl.Int64, "b": pl.Int64}
     for number, mapping in enumerate([BY_NAME, {}]):

@@ -143,7 +143,8 @@ class _Rules:
             names = contract.physical_name(old, "name"), contract.physical_name(new, "name")
             if names[0] != names[1]:
                 _refuse("the physical name of a column must not change", path, names[0], names[1])
-        if self.newly_mapped and new.metadata.get(contract.PHYSICAL_NAME, old.name) != old.name:
+        physical = new.metadata.get(contract.PHYSICAL_NAME, old.name)
+        if self.newly_mapped and not self.replaced and physical != old.name:
             _refuse(
                 (
                     "existing files contain the column under its old name, which becomes "
@@ -151,7 +152,7 @@ class _Rules:
                 ),
                 path,
                 old.name,
-                new.metadata.get(contract.PHYSICAL_NAME),
+                physical,
             )
         if self.replaced:
             # Ids of nested columns must be kept, types need not.
