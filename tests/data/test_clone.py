@@ -78,6 +78,18 @@ def test_clone_has_features_in_the_lists_where_they_belong(tmp_path: Path) -> No
     assert found.reader_features == found.writer_features == ("columnMapping",)
 
 
+def test_clone_ignores_properties_that_the_protocol_of_its_source_ignores(tmp_path: Path) -> None:
+    source = Handmade(tmp_path / "t")
+    ignored = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}
+    source.commit(0, protocol(), metadata(field("id"), properties=ignored))
+    table = lakelog.open(tmp_path / "t")
+    table.append(pl.DataFrame({"id": [1]}))
+    clone = table.clone(tmp_path / "clone")
+    assert clone.to_polars()["id"].to_list() == [1]
+    assert clone.snapshot().protocol == table.snapshot().protocol
+    assert clone.snapshot().metadata.configuration == ignored
+
+
 def test_deltalake_reads_a_clone(tmp_path: Path) -> None:
     new_table(tmp_path / "t").clone(tmp_path / "clone")
     theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "clone")))

@@ -80,6 +80,8 @@ def check_metadata(
     if listed is not None and not restored:  # a clone may have an old list
         require_statistics_columns(schema, new.partition_columns, listed)
     settled = replaced or restored or constraints_hold
+    if not restored:  # a copy ignores what its source ignored
+        _check_features(configured, old)
     _check_rules_of_features(configured, old, schema, constraints_hold=settled)
     _check_types(schema, fields)
     if old is not None and not restored:  # restored files had this schema
@@ -268,7 +270,6 @@ def _check_rules_of_features(
     constraints_hold: bool,
 ) -> None:
     new = configured.metadata
-    _check_features(configured, old)
     if configured.column_mapping != "none":
         _check_mapping(new, old, schema)
     if configured.supports("clustering") and new.partition_columns:
