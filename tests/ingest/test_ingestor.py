@@ -573,7 +573,7 @@ def test_asynchronous_close_after_a_cancelled_one_waits_and_raises_its_error(
     assert is_other_loop or "never retrieved" not in caplog.text
 
 
-_INTERRUPTED_CLOSE = """
+_INTERRUPTED = """
 import signal, sys, threading, time
 import lakelog
 from lakelog.testing import InjectingStore
@@ -583,7 +583,7 @@ begun, free, ended = threading.Event(), threading.Event(), threading.Event()
 class Store(InjectingStore):
     def put_if_absent(self, *args, **options):
         begun.set()
-        free.wait(10)
+        free.wait(30)
         ended.set()
         return super().put_if_absent(*args, **options)
 
@@ -592,15 +592,22 @@ def own_threads():
 
 location, directory = sys.argv[1:]
 table = lakelog.open(store=Store(lakelog.open(location).log.store), upkeep=False)
-ingestor = lakelog.Ingestor(table, directory, max_seconds=0.0, compact_after_seconds=3600)
+ingestor = lakelog.Ingestor(
+    table,
+    directory,
+    max_seconds=0.0,
+    max_backlog_bytes=1,
+    write_timeout=None,
+    compact_after_seconds=3600,
+)
 before = own_threads()
 ingestor.write({"id": 1})
 assert begun.wait(30)
 main = threading.main_thread().ident
-for _ in range(3):
+for wait in (ingestor.flush, lambda: ingestor.write({"id": 3}), *[ingestor.close] * 3):
     try:
         threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
-        ingestor.close()
+        wait()
     except KeyboardInterrupt:
         assert not ended.is_set() and not ingestor.is_closed
         assert own_threads() == before, own_threads()
@@ -615,11 +622,11 @@ assert own_threads() == 0
 """
 
 
-def test_close_that_waits_for_a_commit_can_be_interrupted_and_the_ingestor_continues(
+def test_calls_that_wait_for_a_commit_can_be_interrupted_and_the_ingestor_continues(
     table: lakelog.Table, directory: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_CLOSE, table.path, str(directory)],
+        [sys.executable, "-c", _INTERRUPTED, table.path, str(directory)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

@@ -30,13 +30,15 @@ class BackgroundWork:
     ) -> None:
         self._changed, self._seconds_until_due, self._work = changed, seconds_until_due, work
         self._is_working = self._is_ended = False
+        self._calls = 0
         self._thread = threading.Thread(target=self._run, name="lakelog-ingest", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
         """Wait until a call that has begun ends."""
         with self._changed:
-            while self._is_working:
+            calls = self._calls
+            while self._is_working and self._calls == calls:
                 self._changed.wait(_INTERRUPT_S)
 
     def end(self) -> None:
@@ -67,11 +69,12 @@ class BackgroundWork:
                 wait_s = self._seconds_until_due()
                 if wait_s is not None and wait_s <= 0:
                     self._is_working = True
+                    self._calls += 1
                     return True
                 self._changed.wait(limited(wait_s))
             return False
 
 
-def limited(seconds: float | None) -> float | None:
-    """A time that threads can wait."""
-    return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
+def limited(seconds: float | None) -> float:
+    """A time that threads can wait, and that an interrupt can end: None waits without limit."""
+    return threading.TIMEOUT_MAX if seconds is None else min(seconds, threading.TIMEOUT_MAX)

@@ -55,6 +55,7 @@ from lakelog.model.contract import Struct, column_named, field_named
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 from lakelog.table_transaction import Transaction
+from lakelog.wal.encode import RECORD_BYTES
 from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.placement import LOG_FOLDER
 from lakelog.wal.reading import SCHEMA
@@ -138,6 +139,11 @@ class Committed:
     size_bytes: int
     version: int | None
     rows_diverted: int = 0
+
+    @property
+    def size_on_disk(self) -> int:
+        """Bytes of the records in the log, about."""
+        return self.size_bytes + RECORD_BYTES * self.records
 
 
 class Committer:

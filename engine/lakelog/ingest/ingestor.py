@@ -220,7 +220,7 @@ class Ingestor(Closing):
             if snapshot is not None:
                 self._committer.settle(self._note)
             waiting = self._committer.waiting()
-            self._backlog_rows, self._backlog_bytes = waiting.rows, _size_on_disk(waiting)
+            self._backlog_rows, self._backlog_bytes = waiting.rows, waiting.size_on_disk
         except BaseException:
             self._log.close()
             raise
@@ -334,11 +334,10 @@ class Ingestor(Closing):
         """
         if type(rows) is dict and source is None and offset is None:
             codecs = self._committer.codecs
-            value = codecs.rows.encode_row(rows)
-            if value is not None and (
-                seq := self._append("PUT", [Record(ONE_ROW, value, 1)], codecs)
-            ):
-                return seq
+            if (value := codecs.rows.encode_row(rows)) is not None:
+                seq = self._append("PUT", [Record(ONE_ROW, value, 1)], codecs)
+                if seq:
+                    return seq
         return self._write("PUT", rows, source, offset)
 
     def delete(self, keys: Any) -> int:
@@ -651,6 +650,7 @@ class Ingestor(Closing):
                 mounted. The rows stay in the log, and the commit is retried.
         """
         self._access.check(to_write=True)
+        self._background[0].wait()  # an interrupt can end it, unlike the wait for a lock
         self._drain()
         return self._log.truncated_to
 
@@ -663,10 +663,8 @@ class Ingestor(Closing):
                 self._failed(error)
                 raise
             except Exception as cause:
-                internal = InternalError(
-                    f"a commit of the ingest log failed: {cause}", path=self._table.path
-                )
-                self._failed(internal)
+                message = f"a commit of the ingest log failed: {cause}"
+                self._failed(internal := InternalError(message, path=self._table.path))
                 raise internal from cause
         with self._changed:
             lag_s = self._clock() - self._oldest_s
@@ -697,7 +695,7 @@ class Ingestor(Closing):
         """Update the counters after a commit."""
         with self._changed:
             self._backlog_rows -= done.rows
-            self._backlog_bytes -= _size_on_disk(done)
+            self._backlog_bytes -= done.size_on_disk
             self._rows_committed += done.rows - done.rows_diverted
             if done.version is not None:
                 self._version = done.version
@@ -724,9 +722,8 @@ class Ingestor(Closing):
         return max(due, self._retry_at_s) - now
 
     def _seconds_until_compact(self) -> float | None:
-        if self._is_closing or self._compact_after_s is None:
-            return None
-        if self._backlog_rows > 0 or self._small_commits < 2:
+        is_busy = self._is_closing or self._backlog_rows > 0 or self._small_commits < 2
+        if is_busy or self._compact_after_s is None:
             return None
         return max(self._last_write_s + self._compact_after_s, self._compact_at_s) - self._clock()
 
@@ -793,7 +790,3 @@ class Ingestor(Closing):
 
     def _open_facts(self) -> list[tuple[str, str]]:
         return [("table", self._table.path), *self.status().facts]
-
-
-def _size_on_disk(records: Committed) -> int:
-    return records.size_bytes + RECORD_OVERHEAD_BYTES * records.records
