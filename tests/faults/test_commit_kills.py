@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -78,6 +79,21 @@ def check(location: str, form: str, expected: Expected, ack: Path, what: str) ->
     commit_again(location, form, found)
 
 
+def kill_at_each(
+    run: Run, folder: Path, case: Case, form: str, expected: Expected, do: str, **order: Any
+) -> None:
+    """Kill a writer at its first operation, then at its second, and so on until it ends."""
+    for nth in count(1):
+        location, ack = folder / str(nth), folder / f"{nth}.ack"
+        copy_to(str(location), expected.files)
+        given = {**order, "case": case.name, "location": str(location), "ack": str(ack)}
+        ended = run(do, nth=nth, **given)
+        assert ended in {0, -signal.SIGKILL}
+        check(str(location), form, expected, ack, f"{order} at {nth}")
+        if ended == 0:
+            break
+
+
 @pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_commit_killed_at_any_operation_exists_completely_or_not_at_all(
@@ -86,22 +102,8 @@ def test_commit_killed_at_any_operation_exists_completely_or_not_at_all(
     expected = expect(str(tmp_path / "clean"), case, form)
     # A read leaves the table as the write before it did.
     for fault in ("kill_before", "kill_after"):
-        for nth in count(1):
-            location, ack = tmp_path / f"{fault}-{nth}", tmp_path / f"{fault}-{nth}.ack"
-            copy_to(str(location), expected.files)
-            ended = run(
-                "write_case",
-                case=case.name,
-                location=str(location),
-                ack=str(ack),
-                fault=fault,
-                kinds=WRITES,
-                nth=nth,
-            )
-            assert ended in {0, -signal.SIGKILL}
-            check(str(location), form, expected, ack, f"{fault} at {nth}")
-            if ended == 0:
-                break
+        order = {"fault": fault, "kinds": WRITES}
+        kill_at_each(run, tmp_path / fault, case, form, expected, "write_case", **order)
 
 
 OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "app id"}]
@@ -114,22 +116,8 @@ def test_commit_killed_at_any_system_call_exists_completely_or_not_at_all(
     tmp_path: Path, run: Run, case: Case, form: str, when: str
 ) -> None:
     expected = expect(str(tmp_path / "clean"), case, form)
-    for nth in count(1):
-        location, ack = tmp_path / str(nth), tmp_path / f"{nth}.ack"
-        copy_to(str(location), expected.files)
-        ended = run(
-            "write_case_on_disk",
-            case=case.name,
-            location=str(location),
-            ack=str(ack),
-            nth=nth,
-            after=when == "after",
-            torn=when == "torn",
-        )
-        assert ended in {0, -signal.SIGKILL}
-        check(str(location), form, expected, ack, f"killed {when} call {nth}")
-        if ended == 0:
-            break
+    order = {"after": when == "after", "torn": when == "torn"}
+    kill_at_each(run, tmp_path / when, case, form, expected, "write_case_on_disk", **order)
 
 
 @pytest.mark.parametrize("form", list(FOLDERS))

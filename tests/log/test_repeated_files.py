@@ -77,12 +77,38 @@ def test_commits_prove_that_the_remove_is_the_later_action(query: str, tmp_path:
     assert any("more than once" in note for note in snapshot.provenance.warnings)
 
 
-def test_latest_commits_suffice_if_older_commits_are_missing(tmp_path: Path) -> None:
-    commit(tmp_path, 7, remove("a"), add("b"))
-    commit(tmp_path, 8, add("a"))
-    commit(tmp_path, 9, remove("a"))
-    checkpoint(tmp_path, 9, add("a"), add("b"), remove("a"))
-    with pytest.warns(LakelogWarning, match="1 by the commits"):
+DECIDED: dict[str, tuple[dict[int, list[Action]], list[Action], str]] = {
+    "older commits are missing": (
+        {7: [remove("a"), add("b")], 8: [add("a")], 9: [remove("a")]},
+        [add("a"), add("b"), remove("a")],
+        "1 by the commits",
+    ),
+    "below a change between known protocols": (
+        {7: [protocol(), add("p=é/a")], 8: [remove("p=%C3%A9/a")], 9: [protocol(1, 4)]},
+        [add("p=é/a"), add("b"), remove("p=%C3%A9/a")],
+        "1 by the commits",
+    ),
+    # The tombstone of "old" has expired, so that nothing in the checkpoint shows its removal.
+    "all, after which the checkpoint is ignored": (
+        {
+            0: [*HEAD, add("p=é/a"), add("p=é/old")],
+            1: [remove("p=%C3%A9/old")],
+            2: [remove("p=%C3%A9/a"), add("b")],
+        },
+        [add("p=é/a"), add("p=é/old"), add("b"), remove("p=%C3%A9/a")],
+        "was ignored",
+    ),
+}
+
+
+@pytest.mark.parametrize(("commits", "lines", "warning"), DECIDED.values(), ids=DECIDED)
+def test_existing_commits_decide_files_of_a_checkpoint(
+    tmp_path: Path, commits: dict[int, list[Action]], lines: list[Action], warning: str
+) -> None:
+    for version, actions in commits.items():
+        commit(tmp_path, version, *actions)
+    checkpoint(tmp_path, max(commits), *lines)
+    with pytest.warns(LakelogWarning, match=warning):
         assert live(opened(tmp_path)) == ["b"]
 
 
@@ -116,15 +142,6 @@ def test_commits_under_a_dropped_unknown_feature_decide_no_file(
     for query in QUERIES.values():
         with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
             query(opened(tmp_path))
-
-
-def test_commits_below_a_change_between_known_protocols_decide_files(tmp_path: Path) -> None:
-    commit(tmp_path, 7, protocol(), add("p=é/a"))
-    commit(tmp_path, 8, remove("p=%C3%A9/a"))
-    commit(tmp_path, 9, protocol(1, 4))
-    checkpoint(tmp_path, 9, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
-    with pytest.warns(LakelogWarning, match="1 by the commits"):
-        assert live(opened(tmp_path)) == ["b"]
 
 
 def test_add_and_remove_with_equal_path_texts_and_no_commit_mean_a_live_file(
@@ -171,16 +188,6 @@ def test_reconciled_mark_in_a_rewritten_checkpoint_is_not_trusted(
     for query in QUERIES.values():
         with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
             query(opened(tmp_path))
-
-
-def test_different_path_texts_are_replayed_from_the_commits_if_these_exist(tmp_path: Path) -> None:
-    commit(tmp_path, 0, *HEAD, add("p=é/a"), add("p=é/old"))
-    commit(tmp_path, 1, remove("p=%C3%A9/old"))
-    commit(tmp_path, 2, remove("p=%C3%A9/a"), add("b"))
-    # The tombstone of "old" has expired, so that nothing in the checkpoint shows its removal.
-    checkpoint(tmp_path, 2, add("p=é/a"), add("p=é/old"), add("b"), remove("p=%C3%A9/a"))
-    with pytest.warns(LakelogWarning, match="was ignored"):
-        assert live(opened(tmp_path)) == ["b"]
 
 
 def test_later_commits_are_applied_after_a_resolved_conflict(tmp_path: Path) -> None:
