@@ -45,6 +45,7 @@ TYPED_ONLY = TYPED | {"delta.checkpoint.writeStatsAsJson": "false"}
 TEXT_ONLY = {"delta.checkpoint.writeStatsAsStruct": "false"}
 
 
+@pytest.mark.sampled(2, keep=("statistics",))
 @pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
 @pytest.mark.parametrize(
     "statistics", [TEXT_ONLY, TYPED, TYPED_ONLY], ids=["text", "both", "typed"]
@@ -234,6 +235,7 @@ def test_damaged_sidecar_without_commits_fails_the_checkpoint(how: str, tmp_path
     assert sorted((table.root / "_delta_log").glob("*.checkpoint.*")) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["fail", "lost"])
 def test_previous_checkpoint_and_sidecars_are_kept_after_any_failure(
     fault: Fault, tmp_path: Path

@@ -115,6 +115,7 @@ def operations_of_store() -> list[tuple[str, str]]:
 STORE_POINTS = points(operations_of_store(), share=8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late", "lost_taken"])
 def test_rows_are_committed_once_after_a_failure_of_any_store_operation(fault: Any) -> None:
     for nth in STORE_POINTS:
@@ -128,6 +129,7 @@ def test_rows_are_committed_once_after_a_failure_of_any_store_operation(fault: A
         commit_rest_and_check(workload, disk)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
 def test_rows_are_committed_once_after_a_store_failure_and_a_crash(fault: Any) -> None:
     """The second process starts from the disk after a crash; a late request arrives meanwhile."""
@@ -210,6 +212,7 @@ def test_rows_are_committed_once_after_a_crash_at_any_disk_operation(key: str | 
 ERRORS = [errno.ENOSPC, errno.EIO]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("error", ERRORS, ids=["full", "broken"])
 @pytest.mark.parametrize("times", [1, 1000])
 def test_rows_are_committed_once_after_a_failure_of_any_disk_operation(

@@ -67,7 +67,7 @@ def runs(
             return
 
 
-@pytest.mark.sampled(12, keep=("name", "error", "times"))
+@pytest.mark.sampled(12, keep=("name", "error"))
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
 @pytest.mark.parametrize("times", [1, 2, 99])
 @pytest.mark.parametrize(("error", "share"), ERRORS)
