@@ -324,9 +324,10 @@ class Ingestor(Closing):
             UnavailableError: The backlog stayed full for `write_timeout`, or the disk failed, for
                 example because it is full. Writes can be repeated, of a batch that is written in
                 parts only the rows that the hint does not name as durable.
-            OutcomeUnknownError: An fsync failed, or the write was interrupted; the rows may be
-                durable. The Ingestor must be closed and opened again.
-            LogPoisonedError: As `WriteAheadLog.append`.
+            OutcomeUnknownError: An fsync failed, or the thread that wrote for this one was
+                interrupted; the rows may be durable. The Ingestor must be closed and opened again.
+            LogPoisonedError: As `WriteAheadLog.append`, also after an interrupt of a write.
+            KeyboardInterrupt: The rows may be durable. If they are, they are committed as others.
 
         The rows of a call with a position are atomic, and in memory together. Without one, a batch
         is atomic up to 64 MiB: a longer frame, and each batch of a stream, is written in parts, of
