@@ -98,7 +98,7 @@ def test_concurrent_cleanup_is_not_mistaken_for_the_end_of_the_log(
     append(table, "b")
     log = Log(CleansUp(table.log.store), DIALECTS["delta"])
     first, last = (
-        log_tail.LogTail.of(log, LogSnapshot.open(table.log, version)) for version in (0, 2)
+        log_tail.LogTail(log, LogSnapshot.open(table.log, version)) for version in (0, 2)
     )
     assert log_tail._commits_from(log, first) is None
     assert log_tail._commits_from(table.log, last) == []

@@ -62,28 +62,23 @@ _LOOK_AHEAD = 256  # number of names to check one by one before a listing is che
 
 
 class LogTail:
-    """The immutable end of a log. `steps` is the number of commits since the table was opened;
-    `oldest` are the files that cleanup removes first; `seen` is the last commit that was listed.
+    """The immutable end of a log: of a snapshot, or `after` another one. `steps` is the number of
+    commits since the table was opened; `oldest` are the files that cleanup removes first; `seen` is
+    the last commit that was listed.
     """
 
     def __init__(
-        self,
-        log: Log,
-        snapshot: LogSnapshot | None,
-        older: LogTail | None,
-        step: CommitEffect | None,
+        self, log: Log, source: LogSnapshot | LogTail, step: CommitEffect | None = None
     ) -> None:
         self.log = log
-        source = older if snapshot is None else snapshot
-        assert source is not None
         # One attribute, because threads share a log tail: its snapshot, or the log tail before it.
-        self._source: LogSnapshot | LogTail = source
+        self._source = source
         self._step = step
-        if snapshot is not None:
-            self.version = snapshot.version
+        if isinstance(source, LogSnapshot):
+            self.version = source.version
             self.steps = 0
-            self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
-            segment = snapshot.read_state(lambda state: state.segment)
+            self.protocol, self.metadata = source.protocol, source.metadata
+            segment = source.read_state(lambda state: state.segment)
             base = segment.checkpoint
             self.oldest = (
                 *(base.paths[:1] if base is not None else ()),
@@ -92,26 +87,20 @@ class LogTail:
             self._commits_above = bool(segment.commits)
             self.seen = segment.last_commit
         else:
-            assert older is not None
             assert step is not None
             self.version = step.commit.version
-            self.seen = step.commit if step.commit.modified_ms else older.seen
-            self.steps = older.steps + (META_STEPS if step.meta.height else 1)
-            first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
-            self.oldest = (*older.oldest, *first)
+            self.seen = step.commit if step.commit.modified_ms else source.seen
+            self.steps = source.steps + (META_STEPS if step.meta.height else 1)
+            first = () if source._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
+            self.oldest = (*source.oldest, *first)
             self._commits_above = True
-            self.protocol = last_protocol(step.meta) or older.protocol
-            self.metadata = last_metadata(step.meta) or older.metadata
-
-    @classmethod
-    def of(cls, log: Log, snapshot: LogSnapshot) -> LogTail:
-        """The log tail of a snapshot of the latest version."""
-        return cls(log, snapshot, None, None)
+            self.protocol = last_protocol(step.meta) or source.protocol
+            self.metadata = last_metadata(step.meta) or source.metadata
 
     def after(self, step: CommitEffect) -> LogTail:
         """The log tail after the next commit."""
         assert step.commit.version == self.version + 1
-        return LogTail(self.log, None, self, step)
+        return LogTail(self.log, self, step)
 
     def may_be(self, listed: CommitFile) -> bool:
         """Whether a listed commit of its version can be its own, which it may have written."""
@@ -332,7 +321,7 @@ class LogTails:
                     return tail
         before = self._runtime.monotonic()
         self._opened_with_states = self.has_states()
-        tail = LogTail.of(self._log, self._open_latest())
+        tail = LogTail(self._log, self._open_latest())
         with self._lock:
             # Even if it is older than the cached one: the table may have been created again.
             self._tail, self._confirmed_s, self._whole_s = tail, before, before
@@ -350,7 +339,7 @@ class LogTails:
                 expected=f"0 to {tail.version}",
                 found=version,
             )
-        return LogTail.of(self._log, LogSnapshot.open(self._log, version))
+        return LogTail(self._log, LogSnapshot.open(self._log, version))
 
     def _moved(self, tail: LogTail, commits: Sequence[CommitFile]) -> LogTail:
         if not commits:
