@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 import lakelog
@@ -110,6 +111,25 @@ def test_a_damaged_checkpoint_is_found_and_repaired(tmp_path: Path) -> None:
     report = examined(table)
     assert report.findings[0].kind == "checkpoint-damaged"
     assert report.findings[0].severity == "error"
+    with without_warnings():
+        follow(report, "checkpoint-damaged")
+    assert kinds(table) == []
+
+
+@pytest.mark.parametrize("name", ["txn.version", "add.size"])
+def test_a_damaged_column_of_a_checkpoint_is_found_and_repaired(tmp_path: Path, name: str) -> None:
+    table = committed(tmp_path / "t", 3)
+    table.checkpoint()
+    (checkpoint,) = (tmp_path / "t/_delta_log").glob("*.checkpoint.parquet")
+    group = pq.read_metadata(checkpoint).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    (column,) = (each for each in columns if each.path_in_schema == name)
+    content = bytearray(checkpoint.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 255
+    checkpoint.write_bytes(content)
+    report = examined(table)
+    assert [each.kind for each in report.problems] == ["checkpoint-damaged"]
+    assert checkpoint.name in report.problems[0].problem
     with without_warnings():
         follow(report, "checkpoint-damaged")
     assert kinds(table) == []

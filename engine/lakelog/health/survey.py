@@ -82,13 +82,8 @@ def examine(
 
 def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts, pl.DataFrame]:
     """The measurements of a version, and its `partition_sizes`; `files` also lists the data."""
-    metadata, provenance = snapshot.metadata, snapshot.provenance
-    pointer = os.path.basename(log.dialect.pointer_path)
-    avoided = [text for text in provenance.warnings if pointer not in text]
-    incomplete = set(log.list_all().notes)
-    damage = [Damage(INCOMPLETE if text in incomplete else "checkpoint", text) for text in avoided]
-    damage += _of_pointer(log, is_damaged=any(each.kind == "checkpoint" for each in damage))
-    damage += [*_of_next_version(log, snapshot), *_of_checksum(snapshot), *_of_files(snapshot)]
+    metadata = snapshot.metadata
+    damage: list[Damage] = []
     options = CheckpointOptions()
     more: dict[str, Any] = {}
     listed: Listing | None = None
@@ -124,9 +119,11 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
     retention_ms = options.deleted_file_retention_ms
     removed = snapshot.tombstones().select("deletionTimestamp").collect()["deletionTimestamp"]
     expired = (removed.fill_null(0) <= log.clock() - retention_ms).sum()
-    checkpoint = provenance.checkpoint
-    tail = snapshot.read_state(lambda state: state.segment.commits)
     sizes = partition_sizes(snapshot, small_bytes)
+    live = _live(snapshot, sizes)
+    damage = [*_of_log(log, snapshot), *damage]  # after the reads, which find damaged checkpoints
+    checkpoint = snapshot.provenance.checkpoint
+    tail = snapshot.read_state(lambda state: state.segment.commits)
     facts = TableFacts(
         table=log.table,
         version=snapshot.version,
@@ -144,7 +141,7 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
         refusals=tuple(_refusals(snapshot)),
         ambiguous_rules=tuple(_ambiguous_rules(snapshot)),
         feature_removal=log.dialect.feature_removal,
-        **_live(snapshot, sizes),
+        **live,
         **more,
     )
     return facts, sizes
@@ -267,8 +264,20 @@ def _ambiguous_rules(snapshot: LogSnapshot) -> Iterator[str]:
         yield f"{rule.name} ({rule.text})"
 
 
+def _of_log(log: Log, snapshot: LogSnapshot) -> Iterator[Damage]:
+    """Damage of log files: checkpoints that a read of the snapshot avoided, and what it checks."""
+    pointer = os.path.basename(log.dialect.pointer_path)
+    refused = [*_of_next_version(log, snapshot), *_of_checksum(snapshot), *_of_files(snapshot)]
+    avoided = [text for text in snapshot.provenance.warnings if pointer not in text]
+    incomplete = set(log.list_all().notes)
+    found = [Damage(INCOMPLETE if text in incomplete else "checkpoint", text) for text in avoided]
+    yield from found
+    yield from _of_pointer(log, is_damaged=any(each.kind == "checkpoint" for each in found))
+    yield from refused
+
+
 def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
-    """Damage of the pointer; an unreadable file counts only if it was not found before."""
+    """Damage of the pointer, and of its checkpoint if no other was found before."""
     try:
         problems: list[Finding] = []
         for _ in range(2):  # another program may write a checkpoint at this moment
@@ -279,7 +288,11 @@ def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
             why = found.why if found.action == REFUSE else None
             yield Damage("pointer", f"{found.path}: {found.problem}", why)
     except LakelogError as error:
-        if not is_damaged:
+        if is_damaged:
+            return
+        if isinstance(error, CorruptionError):  # of the checkpoint, which repair writes again
+            yield Damage("checkpoint", f"{error.path}: {error.message}")
+        else:
             yield Damage("pointer", error.message, error.hint)
 
 
