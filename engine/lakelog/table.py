@@ -367,7 +367,7 @@ class Table:
             ``dvCardinality`` (Int64), ``size`` (Int64, bytes), ``dataChange`` (Boolean),
             ``deletionTimestamp`` (Datetime ms, UTC), ``operation``, ``userName``, ``engineInfo``,
             and ``vacuumAfter`` (Datetime ms, UTC): the time from which a removed file may be
-            vacuumed, in its last row.
+            vacuumed, in its last row (null if the table's retention is malformed).
 
         Raises:
             InvalidInputError: `path` is empty.

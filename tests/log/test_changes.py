@@ -410,6 +410,12 @@ def test_removed_file_may_be_vacuumed_after_the_retention(
     assert last["vacuumAfter"] == deleted + retention
 
 
+def test_removed_file_has_no_vacuum_time_if_the_retention_is_malformed(made: Handmade) -> None:
+    made.start(add("a"), properties={"delta.deletedFileRetentionDuration": "a while"})
+    made.commit(1, remove("a", deletionTimestamp=FIRST_MS))
+    assert [r["vacuumAfter"] for r in file_history(made.context(), "a")] == [None, None]
+
+
 def test_remove_without_a_time_counts_from_the_epoch(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, remove("a"))

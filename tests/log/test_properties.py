@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.log.properties import deleted_file_retention_ms, transaction_retention_ms
 from lakelog.model.durations import parse_interval_ms
 
@@ -61,3 +63,11 @@ def test_transactions_never_expire_by_default() -> None:
     assert transaction_retention_ms({}) is None
     properties = {"delta.setTransactionRetentionDuration": "interval 1 day"}
     assert transaction_retention_ms(properties) == DAY_MS
+
+
+@pytest.mark.parametrize("function", [deleted_file_retention_ms, transaction_retention_ms])
+def test_malformed_property_is_named(function: Callable[[dict[str, str]], object]) -> None:
+    names = ("delta.deletedFileRetentionDuration", "delta.setTransactionRetentionDuration")
+    with pytest.raises(InvalidPropertyError, match=r"delta\.\w+RetentionDuration") as refused:
+        function(dict.fromkeys(names, "a while"))
+    assert refused.value.found == "a while"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import polars as pl
 
 from lakelog.dialects.log_content import LogListing
-from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.errors import InvalidInputError, InvalidPropertyError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.files import find_files
 from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history
@@ -117,9 +118,10 @@ def _with_vacuum_date(rows: pl.DataFrame, latest: LogSnapshot, name: str) -> pl.
     if not live.height and last["actionType"] == "remove":
         epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
         since = (last["deletionTimestamp"] or epoch) - epoch
-        retention = deleted_file_retention_ms(latest.metadata.configuration)
-        after_ms = min(since // dt.timedelta(milliseconds=1) + retention, LAST_TIME_MS)
-        date[-1] = epoch + dt.timedelta(milliseconds=after_ms)
+        with suppress(InvalidPropertyError):  # then vacuum refuses the table
+            retention = deleted_file_retention_ms(latest.metadata.configuration)
+            after_ms = min(since // dt.timedelta(milliseconds=1) + retention, LAST_TIME_MS)
+            date[-1] = epoch + dt.timedelta(milliseconds=after_ms)
     return rows.with_columns(
         pl.Series("vacuumAfter", date, dtype=BLAME_SCHEMA["vacuumAfter"])
     ).select(list(BLAME_SCHEMA))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model.durations import property_ms
 from lakelog.model.metadata import in_any_case
 from lakelog.storage.base import IN_FLIGHT
@@ -24,22 +24,31 @@ _DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """Retention of tombstones, in milliseconds (default: one week)."""
-    value = configuration.get(_DELETED_FILE_RETENTION)
-    return _DEFAULT_DELETED_FILE_RETENTION_MS if value is None else property_ms(value)
+    found = _interval_ms(configuration, _DELETED_FILE_RETENTION)
+    return _DEFAULT_DELETED_FILE_RETENTION_MS if found is None else found
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """Retention of transaction identifiers, in milliseconds; None: unlimited."""
-    value = configuration.get(_TRANSACTION_RETENTION)
-    return None if value is None else property_ms(value)
+    return _interval_ms(configuration, _TRANSACTION_RETENTION)
 
 
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """As `transaction_retention_ms`, but None for a malformed value, which prevents no read."""
     try:
         return transaction_retention_ms(configuration)
-    except InvalidInputError:
+    except InvalidPropertyError:
         return None
+
+
+def _interval_ms(configuration: Mapping[str, str | None], name: str) -> int | None:
+    value = configuration.get(name)
+    try:
+        return None if value is None else property_ms(value)
+    except InvalidInputError as cause:
+        raise InvalidPropertyError(
+            "invalid value of a table property", path=name, expected=cause.expected, found=value
+        ) from cause
 
 
 def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
