@@ -190,7 +190,7 @@ def test_tombstone_as_old_as_the_retention_is_omitted(
     budget: Budget | None, tmp_path: Path
 ) -> None:
     log = Handmade(tmp_path / "t")
-    retention = {"delta.deletedFileRetentionDuration": "interval 1 hour"}
+    retention = {"delta.deletedfileRetentionDuration": "interval 1 hour"}  # in any case
     log.commit(0, handmade.protocol(), handmade.metadata(properties=retention))
     bound = NOW_MS - 3_600_000
     ages = {"old": bound, "young": bound + 1, "timeless": None}

@@ -86,6 +86,7 @@ from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
 from lakelog.dialects.properties import CHECKPOINT_FAMILIES
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.log.properties import DELETED_FILE_RETENTION_MS, deleted_file_retention_ms
 from lakelog.model import contract
 from lakelog.model.durations import LONGEST_MS, property_ms
 from lakelog.model.metadata import Metadata
@@ -117,7 +118,7 @@ class CheckpointOptions:
     part_actions: int | None = None
     checkpoint_retention_ms: int = 2 * _DAY_MS
     log_retention_ms: int = 30 * _DAY_MS
-    deleted_file_retention_ms: int = 7 * _DAY_MS
+    deleted_file_retention_ms: int = DELETED_FILE_RETENTION_MS
     retain_versions: int | None = None
     cleanup_enabled: bool = True
     cleanup_failure_policy: str = "continue"
@@ -154,9 +155,7 @@ class CheckpointOptions:
             log_retention_ms=read.duration_ms(
                 "logRetention.duration", defaults.log_retention_ms, "logRetentionDuration"
             ),
-            deleted_file_retention_ms=read.duration_ms(
-                "", defaults.deleted_file_retention_ms, "deletedFileRetentionDuration"
-            ),
+            deleted_file_retention_ms=deleted_file_retention_ms(configuration),
             retain_versions=int(retained) if retained else defaults.retain_versions,
             cleanup_enabled=cleanup == "true" and read.text("cleanup.dryRun", "false") == "false",
             cleanup_failure_policy=read.text("cleanup.failurePolicy", "continue"),

@@ -19,13 +19,13 @@ _READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
 _DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 _MOST_DIGITS = 18
-_DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
+DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """Retention of tombstones, in milliseconds (default: one week)."""
     found = _interval_ms(configuration, _DELETED_FILE_RETENTION)
-    return _DEFAULT_DELETED_FILE_RETENTION_MS if found is None else found
+    return DELETED_FILE_RETENTION_MS if found is None else found
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
@@ -42,7 +42,7 @@ def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> 
 
 
 def _interval_ms(configuration: Mapping[str, str | None], name: str) -> int | None:
-    value = configuration.get(name)
+    value = in_any_case(configuration, name)
     try:
         return None if value is None else property_ms(value)
     except InvalidInputError as cause:

@@ -57,7 +57,7 @@ from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
 from lakelog.log.history import by_size
 from lakelog.log.opening import with_stable_listing
-from lakelog.log.properties import deleted_file_retention_ms
+from lakelog.log.properties import DELETED_FILE_RETENTION_MS
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
@@ -469,7 +469,7 @@ class Vacuum:
             found.add(_removed_since(frame, cutoff_ms))
         promised = self._promised(snapshot.metadata)
         retention_ms = promised if self.retention_ms is None else self.retention_ms
-        if retention_ms > min(promised, deleted_file_retention_ms({})):
+        if retention_ms > min(promised, DELETED_FILE_RETENTION_MS):
             # Checkpoints drop the removes that are older than the table's own retention, which was
             # the default before the property was set.
             with_stable_listing(
