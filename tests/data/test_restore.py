@@ -178,6 +178,18 @@ def test_files_of_a_version_that_ignored_the_mode_of_mapping_are_restored_by_the
     assert table.to_polars().rows(named=True) == [{"id": 1}]
 
 
+def test_properties_that_the_version_ignored_are_restored_and_stay_ignored(tmp_path: Path) -> None:
+    log = Handmade(tmp_path)
+    ignored = {"delta.constraints.c": "id > 5", "delta.enableChangeDataFeed": "true"}
+    log.commit(0, protocol(), metadata(field("id"), properties=ignored))
+    table = log.table
+    table.append(pl.DataFrame({"id": [1]}))
+    table.alter.unset_properties(list(ignored))
+    table.restore(1)
+    assert table.snapshot().metadata.configuration == ignored
+    assert table.snapshot().protocol == table.snapshot(1).protocol
+
+
 def test_protected_checkpoints_stay_protected_but_not_in_a_clone(tmp_path: Path) -> None:
     key, feature = "delta.requireCheckpointProtectionBeforeVersion", "checkpointProtection"
     table = new_table(tmp_path / "table")

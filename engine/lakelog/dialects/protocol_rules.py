@@ -290,7 +290,7 @@ class TableConfiguration:
         changed column, enables them.
         """
         needed = self.rules.needed(metadata)
-        if not (ignored := self._ignored() & needed):
+        if not (ignored := self.ignored() & needed):
             return needed
         fields = [without_comment(f) for f in self.metadata.schema.fields]
         schema = contract.Struct(
@@ -306,7 +306,7 @@ class TableConfiguration:
         """
         if later.protocol == self.protocol:
             return self.metadata
-        ignored = frozenset(name for name in self._ignored() if later.supports(name))
+        ignored = frozenset(name for name in self.ignored() if later.supports(name))
         if not ignored:
             return self.metadata
         empty, properties = contract.Struct(()), self.metadata.configuration
@@ -317,7 +317,7 @@ class TableConfiguration:
         }
         return replace(self.metadata, configuration=kept)
 
-    def _ignored(self) -> frozenset[str]:
+    def ignored(self) -> frozenset[str]:
         """Features that the metadata enable, and the protocol does not support. Readers of version
         2 map columns also if the protocol does not support it for writers.
         """

@@ -102,6 +102,7 @@ class ActionBuffer:
         self._new_protocol: Protocol | None = None
         self._new_metadata: Metadata | None = None
         self._named_as: Metadata | None = None
+        self._ignored: frozenset[str] = frozenset()
         self._asked: set[str] = set()
         self._files: list[pl.DataFrame] = []
         self._single: list[dict[str, Any]] = []
@@ -149,9 +150,11 @@ class ActionBuffer:
         schema = metadata_changes.without_comments(metadata.schema)
         return schema, metadata.partition_columns, metadata.constraints, needed
 
-    def name_columns_as(self, metadata: Metadata) -> None:
-        """Take the physical names of columns from these metadata, whose files are restored."""
-        self._named_as = metadata
+    def restore_as(self, named_as: Metadata, ignored: frozenset[str]) -> None:
+        """Take the physical names of columns from the metadata of the files that are restored; the
+        features that the restored version ignored are not added.
+        """
+        self._named_as, self._ignored = named_as, ignored
 
     def ask_for(self, properties: Iterable[str]) -> None:
         """Add the features of properties, also if the metadata have these values already."""
@@ -280,7 +283,7 @@ class ActionBuffer:
         old = TableConfiguration(self._dialect, self._protocol, self._metadata)
         new = old.changed(self._new_protocol, self._new_metadata)
         if new.metadata != old.metadata or self._asked:
-            needed = old.needed_by(new.metadata, self._asked)
+            needed = old.needed_by(new.metadata, self._asked) - self._ignored
             new = new.changed(new.rules.upgrade(new.protocol, needed))
         before = old.metadata_before(new)
         if new.metadata != before:
