@@ -60,7 +60,7 @@ def physical(struct: Any, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.sampled(4, keep=("properties",))
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("json_text", [True, False], ids=["text", "typed only"])
 @pytest.mark.parametrize(
     "properties",

@@ -72,6 +72,7 @@ def check_remaining_log(table: lakelog.Table, last: int, promised: int) -> None:
         assert (report.reason is not None) >= (report.verdict == "unprovable")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_readers_never_fail_during_maintenance_on_local_disk(tmp_path: Path, name: str) -> None:
     form, properties, layouts = CASES[name]

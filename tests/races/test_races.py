@@ -92,7 +92,7 @@ def test_eight_processes_write_many_commits_each_on_local_disk(tmp_path: Path, f
     check_appends(table, names(PROCESSES, commits), answers, [seen])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "commits"),
     [("gcs", COMMITS), ("ministack", 10 if IS_WHOLE else 5), ("azurite", 10 if IS_WHOLE else 5)],
