@@ -18,7 +18,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import ExternalPathError, InvalidInputError, UnavailableError
 from lakelog.storage import bounded, open_store
-from lakelog.storage.containment import External, Reach
+from lakelog.storage.containment import AllowedLocations, External
 from tests.data.rows import data_file, snapshot_of
 from tests.data.vector_writer import vector_file
 from tests.handmade import Handmade, add, field, metadata, protocol
@@ -233,10 +233,10 @@ def test_store_options_of_the_table_are_not_passed_to_other_stores(
     location: str, path: str, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(expected, str):
-        assert Reach(location, External(), SECRET).resolve(path) == expected
+        assert AllowedLocations(location, External(), SECRET).resolve(path) == expected
         return
     with pytest.raises(ExternalPathError) as refused:
-        Reach(location, External(), SECRET).resolve(path)
+        AllowedLocations(location, External(), SECRET).resolve(path)
     assert "of-the-table" not in str(refused.value)
     calls: list[tuple[str, object]] = []
 
@@ -245,7 +245,9 @@ def test_store_options_of_the_table_are_not_passed_to_other_stores(
         return open_store("memory://contained")
 
     monkeypatch.setattr(bounded, "open_bounded", opened)
-    reading = Sources(Reach(location, External(everything=True), SECRET), open_store("."))
+    reading = Sources(
+        AllowedLocations(location, External(everything=True), SECRET), open_store(".")
+    )
     with pytest.raises(lakelog.LakelogError):
         reading.open(path)
     assert calls == ([] if path.startswith("file:") else [(calls[0][0], expected)])
@@ -253,12 +255,12 @@ def test_store_options_of_the_table_are_not_passed_to_other_stores(
 
 def test_allowed_prefixes_match_whole_path_segments() -> None:
     allowed = External.of(["s3a://bucket/base/", "gs://all"])
-    reach = Reach("/table", allowed)
+    locations = AllowedLocations("/table", allowed)
     for path in ("s3://bucket/base/x", "s3a://bucket/base/a/b", "gs://all/x", "gcs://all/a/x"):
-        assert not isinstance(reach.resolve(path), str)
+        assert not isinstance(locations.resolve(path), str)
     for path in ("s3://bucket/base2/x", "s3://bucket/bas", "s3://bucket/base", "gs://all2/x", "/x"):
         with pytest.raises(ExternalPathError):
-            reach.resolve(path)
+            locations.resolve(path)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "", [""], [1], [None], b"s3://b", ["s3://b/../c"], {}])

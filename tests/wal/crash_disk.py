@@ -257,7 +257,7 @@ class CrashDisk:
                 else:
                     self._pending.append((source, target, node))
 
-    def lock(self, path: str, owner: str) -> Held:
+    def lock(self, path: str, owner: str) -> SimulatedLock:
         self.watch(Operation("lock", path))
         if path in self._locks:
             raise LogLockedError(
@@ -266,7 +266,7 @@ class CrashDisk:
         self._locks[path] = owner
         was_closed_cleanly = path in self._closed_cleanly
         self._closed_cleanly.discard(path)
-        return Held(self, path, was_closed_cleanly=was_closed_cleanly)
+        return SimulatedLock(self, path, was_closed_cleanly=was_closed_cleanly)
 
     def _at(self, path: str) -> Node:
         node = self.names.get(path)
@@ -333,7 +333,7 @@ class Handle:
         self._disk.watch(operation)
 
 
-class Held:
+class SimulatedLock:
     """A lock."""
 
     def __init__(self, disk: CrashDisk, path: str, *, was_closed_cleanly: bool) -> None:

@@ -346,7 +346,7 @@ def _in_thread(iterator: Iterator[_T], depth: int) -> Iterator[_T]:
     waiting: Queue[_T | _End] = Queue(depth)
     stopped = threading.Event()
 
-    def offer(item: _T | _End) -> bool:
+    def put(item: _T | _End) -> bool:
         while not stopped.is_set():
             try:
                 waiting.put(item, timeout=_POLL_S)
@@ -358,11 +358,11 @@ def _in_thread(iterator: Iterator[_T], depth: int) -> Iterator[_T]:
     def run() -> None:
         try:
             for item in iterator:
-                if not offer(item):
+                if not put(item):
                     return
-            offer(_End())
+            put(_End())
         except BaseException as error:  # noqa: BLE001 - raised where the items are taken
-            offer(_End(error))
+            put(_End(error))
         finally:
             _close(iterator)
 

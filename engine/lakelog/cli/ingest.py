@@ -195,7 +195,7 @@ def ingest(
         Ingestor(
             table,
             directory,
-            key=None if key is None else options.names_of(key),
+            key=None if key is None else options.comma_separated(key),
             max_rows=max_rows,
             max_bytes=max_bytes,
             max_seconds=max_seconds,

@@ -381,14 +381,14 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
         )
     if (form, suffix) == ("arrow", "arrow"):
         form = ARROW_FILE
-    return Output(form, to, limit, names_of(columns))
+    return Output(form, to, limit, comma_separated(columns))
 
 
-def names_of(text: str) -> tuple[str, ...]:
+def comma_separated(text: str) -> tuple[str, ...]:
     """The comma-separated names of an option; a name with a comma or a line break is in double
     quotes, as in CSV.
 
-    >>> names_of('id, "last, first",')
+    >>> comma_separated('id, "last, first",')
     ('id', 'last, first')
     """
     lines = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True))
@@ -398,5 +398,5 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def name_text(name: str) -> str:
-    """A name as `names_of` takes it."""
+    """A name as `comma_separated` takes it."""
     return '"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name

@@ -74,7 +74,7 @@ def restore(
 
 def _columns(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
     """Comma-separated names."""
-    return options.names_of(value)
+    return options.comma_separated(value)
 
 
 @options.command(

@@ -28,7 +28,7 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.redaction import redact
 from lakelog.storage.bounded import bounded
-from lakelog.storage.containment import Reach
+from lakelog.storage.containment import AllowedLocations
 from lakelog.transaction.commit_content import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from lakelog.transaction.create import NewTable
 from lakelog.transaction.file_rules import added_again
@@ -66,18 +66,18 @@ def clone(
             path=source.table,
             hint="pass the location to lakelog.open instead of a store",
         )
-    reach = source.reach
-    _require_apart(reach.absolute(""), target.reach.absolute(""), target.table)
+    locations = source.allowed_locations
+    _require_apart(locations.absolute(""), target.allowed_locations.absolute(""), target.table)
     files = snapshot.files().collect()
     require_single(files, snapshot.version)
     files = with_row_counts(snapshot, files, source.store)
     known = added_again(files, snapshot.table_configuration)
-    adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)
+    adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), locations)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
     size = int(files["size"].sum())
     operation = Operation(
         "CLONE",
-        {"source": redact(reach.absolute("")), "sourceVersion": snapshot.version},
+        {"source": redact(locations.absolute("")), "sourceVersion": snapshot.version},
     )
     metrics = {
         "sourceTableSize": size,
@@ -112,12 +112,12 @@ def _require_apart(source: str, target: str, path: str) -> None:
         )
 
 
-def _with_absolute_paths(files: pl.DataFrame, reach: Reach) -> pl.DataFrame:
+def _with_absolute_paths(files: pl.DataFrame, locations: AllowedLocations) -> pl.DataFrame:
     """The files by absolute paths, and their deletion vectors too."""
 
     def absolute(paths: pl.Series) -> pl.Series:
         distinct = paths.unique()
-        urls = pl.Series([reach.absolute(path) for path in distinct], dtype=pl.String)
+        urls = pl.Series([locations.absolute(path) for path in distinct], dtype=pl.String)
         return paths.replace_strict(distinct, urls, return_dtype=pl.String)
 
     found = files.with_columns(absolute(files["path"]).alias("path"))

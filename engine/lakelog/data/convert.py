@@ -210,7 +210,7 @@ def _is_hidden(entry: FileEntry, given: frozenset[str]) -> bool:
 def _footers(
     log: Log, files: pl.DataFrame, keys: Sequence[str], configuration: Mapping[str, str | None]
 ) -> list[_Footer]:
-    sources = Sources(log.reach, log.store)
+    sources = Sources(log.allowed_locations, log.store)
 
     def read(file: tuple[str, int]) -> _Footer:
         path, size = file

@@ -97,7 +97,7 @@ class Sources(FileLocator):
     def is_own(self, path: str) -> bool:
         """Whether a file is inside the table's folder, under this relative path."""
         try:
-            return self._reach.resolve(path) == path
+            return self._locations.resolve(path) == path
         except ExternalPathError:
             return False
 

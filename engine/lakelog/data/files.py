@@ -24,7 +24,7 @@ from lakelog.model import actions, contract
 from lakelog.model.column_names import known_name
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.bounded import DEFAULT_LIMITS, ReadLimits, limits_of
-from lakelog.storage.containment import NOTHING, External, Reach
+from lakelog.storage.containment import NOTHING, AllowedLocations, External
 from lakelog.transaction.row_tracking import MATERIALIZED
 
 if TYPE_CHECKING:
@@ -171,9 +171,9 @@ class ReadPlan(TablePlan):
         return {f.name: f for f in self.schema.fields}
 
     @property
-    def reach(self) -> Reach:
+    def allowed_locations(self) -> AllowedLocations:
         """The files that paths in the table's log may refer to."""
-        return Reach(self.location, self.external, self.storage_options)
+        return AllowedLocations(self.location, self.external, self.storage_options)
 
     @property
     def file_columns(self) -> tuple[str, ...]:

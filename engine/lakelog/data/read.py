@@ -108,7 +108,9 @@ def read_files(
     roots = () if predicate is None else referenced_columns(predicate, plan.schema)
     wanted = plan.select(list(dict.fromkeys((*plan.columns, *roots))))
     reading = _Reading(wanted, batch_rows, _POSITIONS if positions else ())
-    reading.prepare(files, Sources(plan.reach, store, plan.limits), only or [None] * files.height)
+    reading.prepare(
+        files, Sources(plan.allowed_locations, store, plan.limits), only or [None] * files.height
+    )
     if predicate is not None:
         reading.keep_where(predicate, roots, satisfied)
     schema = plan.arrow_schema

@@ -165,7 +165,7 @@ def _missing(log: Log, paths: pl.Series) -> tuple[pl.Series, int]:
     """Paths without a file, and the number of those that may not be looked up. Few files are looked
     up one by one, many in a listing.
     """
-    sources = Sources(log.reach, log.store)
+    sources = Sources(log.allowed_locations, log.store)
 
     def exists(path: str) -> bool | None:
         try:

@@ -100,7 +100,9 @@ class _Marking:
         self._files, self._writer = files, writer
         self._live = live_rows(snapshot, files, store)
         self._old = Vector.of(files)
-        self._reader = VectorReader(Sources(ReadPlan.of(snapshot, ()).reach, store).open)
+        self._reader = VectorReader(
+            Sources(ReadPlan.of(snapshot, ()).allowed_locations, store).open
+        )
         self._current = -1
         self._pending: list[Any] = []
         self._whole: list[int] = []
@@ -387,7 +389,7 @@ class Rewriter:
         kept = [field for field in plan.file_fields if field.name not in updated.assigned]
         keeps_changes = self._commit.keeps_changes
         read = [f for f in plan.file_fields if keeps_changes or f.name in updated.read]
-        sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
+        sources = Sources(ReadPlan.of(self._snapshot, ()).allowed_locations, self._store)
         # The more columns are copied, the larger a row group may be to decode.
         group_bytes = self._memory_bytes // 2 * len(kept) // len(plan.file_fields)
         copied = added_again(files[numbers], self._snapshot.table_configuration)

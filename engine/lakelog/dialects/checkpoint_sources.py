@@ -33,19 +33,19 @@ _Identity = tuple[int, ...] | None
 """Identity of an opened file; None if the store has none."""
 
 
-class Held(NamedTuple):
+class FileTotals(NamedTuple):
     """Number of rows, or lines, in files of a checkpoint, and total length of these files."""
 
     actions: int
     size_bytes: int
 
 
-def add_up(held: Mapping[str, Held], paths: Sequence[str]) -> Held | None:
+def add_up(totals: Mapping[str, FileTotals], paths: Sequence[str]) -> FileTotals | None:
     """The sum for several files; None if one of them was not opened."""
-    found = [held[path] for path in paths if path in held]
+    found = [totals[path] for path in paths if path in totals]
     if len(found) < len(paths):
         return None
-    return Held(sum(each.actions for each in found), sum(each.size_bytes for each in found))
+    return FileTotals(sum(each.actions for each in found), sum(each.size_bytes for each in found))
 
 
 Prefetch = Callable[[Iterable[Range]], None]
@@ -85,7 +85,7 @@ class CheckpointSources:
         self._recorded: dict[str, int] = {}
         self._sources: dict[str, RangedFile] = {}
         self._footers: dict[str, _Footer] = {}
-        self.held: dict[str, Held] = {}
+        self.totals: dict[str, FileTotals] = {}
 
     def expect(self, sizes: Mapping[str, int]) -> None:
         """Open these files with recorded lengths, while that works: it saves requests."""
@@ -171,7 +171,7 @@ class CheckpointSources:
                 identity = (id(self._sources.setdefault(path, remote)),)
             self._keep_footer(path, _Footer(identity, file.metadata, file.record))
         file.size_bytes = _length(source)
-        self.held[path] = Held(file.metadata.num_rows, file.size_bytes)
+        self.totals[path] = FileTotals(file.metadata.num_rows, file.size_bytes)
         if remote is not None:
             remote.keep_at_most(_KEPT_BYTES // _KEPT_FILES)
             file.prefetch = remote.prefetch

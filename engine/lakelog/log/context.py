@@ -28,7 +28,7 @@ from lakelog.log.segment import has_hole, latest_version, ranges_text, rebuildab
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
 from lakelog.storage.base import absolute_root_of
-from lakelog.storage.containment import NOTHING, External, Reach
+from lakelog.storage.containment import NOTHING, AllowedLocations, External
 
 Timestamp = int | str | dt.datetime | dt.date
 
@@ -137,9 +137,9 @@ class Log:
         return absolute_root_of(self.store)
 
     @property
-    def reach(self) -> Reach:
+    def allowed_locations(self) -> AllowedLocations:
         """The locations that paths in the log may refer to."""
-        return Reach(self.location, self.external, self.storage_options)
+        return AllowedLocations(self.location, self.external, self.storage_options)
 
     def list_latest(self) -> LogListing:
         """A listing that is sufficient for the latest version; may begin at a checkpoint."""

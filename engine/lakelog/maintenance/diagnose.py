@@ -555,7 +555,7 @@ def _deviating(log: Log, wanted: pl.DataFrame, listed: Listing) -> pl.DataFrame:
     the length that was ``found``, or `_NOT_CHECKED`. A file that does not exist may be removed from
     the table if ``is_reached``. Sorted by path.
     """
-    locator = FileLocator(log.reach, log.store)
+    locator = FileLocator(log.allowed_locations, log.store)
 
     def length(path: str) -> int | None:
         try:

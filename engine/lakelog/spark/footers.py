@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lakelog.dialects.checkpoint_sources import (
     CheckpointParquet,
-    Held,
+    FileTotals,
     unreadable_is_malformed,
 )
 from lakelog.dialects.delta.checkpoint import refuse_other_actions
@@ -119,7 +119,7 @@ def read_footers(state: State) -> Footers:
             own = 0
         files = _open_all(store, checkpoint, every, every[own:])
         recorded = RecordedContent(store, checkpoint)
-        held = Held(
+        held = FileTotals(
             lines + sum(file.footer.num_rows for file in files),
             size_bytes + sum(file.size_bytes for file in files),
         )

@@ -31,7 +31,7 @@ from lakelog.storage.base import (
     observed,
     tree_of,
 )
-from lakelog.storage.containment import LOCAL, Reach
+from lakelog.storage.containment import LOCAL, AllowedLocations
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import Fetch, Range, RangedFile
 from lakelog.storage.resolve import open_store
@@ -224,11 +224,14 @@ class FileLocator:
     """
 
     def __init__(
-        self, reach: Reach, store: LogStore | None, limits: ReadLimits = DEFAULT_LIMITS
+        self,
+        locations: AllowedLocations,
+        store: LogStore | None,
+        limits: ReadLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._reach = reach
+        self._locations = locations
         if store is None:
-            store = open_bounded(reach.location, reach.storage_options, limits)
+            store = open_bounded(locations.location, locations.storage_options, limits)
         self._own = store
         self._others: dict[str, LogStore] = {}
         self._lock = threading.Lock()
@@ -237,12 +240,12 @@ class FileLocator:
         """The store of a path in the log, and the file's name there. Raises ExternalPathError for a
         file outside of the table's folder that may not be opened.
         """
-        found = self._reach.resolve(path)
+        found = self._locations.resolve(path)
         if isinstance(found, str):
             return self._own, found
         with self._lock:
             if found.store not in self._others:
-                options = self._reach.options_for(found)
+                options = self._locations.options_for(found)
                 self._others[found.store] = (
                     LocalStore(found.root)
                     if found.store == LOCAL

@@ -117,7 +117,7 @@ NOTHING = External()
 
 
 @dataclass(frozen=True)
-class Reach:
+class AllowedLocations:
     """The locations that the paths in a table's log may refer to."""
 
     location: str

@@ -243,7 +243,7 @@ class CommitLoop:
             meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
         info = CommitInfo(commit.version, 0, dict(content.info))
         commit = self._with_time(commit)
-        self._tails.offer(self._tail.after(CommitEffect(commit, meta, info)))
+        self._tails.remember(self._tail.after(CommitEffect(commit, meta, info)))
 
     def _with_time(self, commit: CommitFile) -> CommitFile:
         """A written commit with its time, on local disk, where that costs no request."""
@@ -430,7 +430,7 @@ class CommitLoop:
 
     def _moved(self, tail: LogTail, confirmed_s: float) -> None:
         self._tail = tail
-        self._tails.offer(tail, confirmed_s)
+        self._tails.remember(tail, confirmed_s)
 
     def _is_duplicate(self, meta: pl.DataFrame) -> bool:
         if self._plan.app is None:

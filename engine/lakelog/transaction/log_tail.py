@@ -317,7 +317,7 @@ class LogTails:
                 except MalformedLogError:
                     tail = None  # deleted by a cleanup, or damaged: opening decides
                 if tail is not None:
-                    self.offer(tail, before)
+                    self.remember(tail, before)
                     return tail
         before = self._runtime.monotonic()
         self._opened_with_states = self.has_states()
@@ -356,7 +356,7 @@ class LogTails:
             self._log.dialect.protocol_rules.check_readable(tail.protocol, self._log.table)
         return tail
 
-    def offer(self, tail: LogTail, confirmed_s: float | None = None) -> None:
+    def remember(self, tail: LogTail, confirmed_s: float | None = None) -> None:
         """Cache a log tail that is known to be the end of the log, unless a later one is cached."""
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()

@@ -100,7 +100,7 @@ def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] |
     }
 
 
-def names_of(target: LogSnapshot, configuration: Mapping[str, str | None]) -> Metadata:
+def naming_metadata(target: LogSnapshot, configuration: Mapping[str, str | None]) -> Metadata:
     """The metadata with the names that columns have in the files of a version; `configuration` is
     the one to commit.
     """

@@ -322,7 +322,7 @@ class LogTransaction(Displayed):
         changes = restoring.metadata_changes_to(current.metadata, target.metadata)
         if changes is not None:
             self._buffer.put_metadata(None, after_rows=self.has_parts, **changes)
-            named_as = restoring.names_of(target, changes["configuration"])
+            named_as = restoring.naming_metadata(target, changes["configuration"])
             self._buffer.restore_as(named_as, target.table_configuration.ignored())
         self._restored = self._rows_replaced = True
         if restored.removed.height:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.checkpoint_sources import (
     CheckpointParquet,
     CheckpointSources,
-    Held,
+    FileTotals,
     add_up,
 )
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
@@ -223,7 +223,7 @@ class DeltaCheckpointReader(CheckpointReader):
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
         lines = data.count(b"\n")
         rows = sum(bool(line.strip()) for line in data.split(b"\n"))
-        self._sources.held[path] = Held(rows, len(data))
+        self._sources.totals[path] = FileTotals(rows, len(data))
         self._sidecar_actions = require_whole(
             decoded.meta, lines - 1, path, self.checkpoint.version
         )
@@ -315,7 +315,7 @@ class DeltaCheckpointReader(CheckpointReader):
         self._refuse_repeats(meta)
         is_read = self.checkpoint.recorded is not None and not self._sidecars
         if is_read and _is_whole_state(meta, kinds):  # otherwise more files would have to be opened
-            self._recorded.require_actions(add_up(self._sources.held, self.checkpoint.paths))
+            self._recorded.require_actions(add_up(self._sources.totals, self.checkpoint.paths))
         self._recorded.require_others(meta, kinds)
         return meta
 
@@ -371,8 +371,8 @@ class DeltaCheckpointReader(CheckpointReader):
             sum(int(g.frame["rows"].sum()) for g in found if g.path in self._sidecars)
         )
         adds = sum(int(groups.frame["adds"].sum()) for groups in found)
-        rows = {g.path: Held(int(g.frame["rows"].sum()), g.size_bytes) for g in found}
-        held = add_up(self._sources.held | rows, self.files_read())
+        rows = {g.path: FileTotals(int(g.frame["rows"].sum()), g.size_bytes) for g in found}
+        held = add_up(self._sources.totals | rows, self.files_read())
         self._recorded.require_files(adds, held)
         self._recorded.require_actions(held)
         return tuple(found)
@@ -464,7 +464,7 @@ class DeltaCheckpointReader(CheckpointReader):
                     groups = groups_with(file, ("add",), file.record)
                     yield from reader.read_matching(columns, condition, groups, count)
         self._require_sidecar_actions(self._sidecar_rows)
-        held = add_up(self._sources.held, self.files_read())
+        held = add_up(self._sources.totals, self.files_read())
         self._recorded.require_files(sum(heights), held)
         self._recorded.require_actions(held)
 
@@ -489,7 +489,7 @@ class DeltaCheckpointReader(CheckpointReader):
                             size_bytes += _sizes(frame)
                         yield frame
         self._require_sidecar_actions(self._sidecar_rows)
-        held = add_up(self._sources.held, self.files_read())
+        held = add_up(self._sources.totals, self.files_read())
         if "add" in kinds:
             self._recorded.require_files(adds, held, size_bytes if "size" in columns else None)
         self._recorded.require_actions(held)

@@ -37,9 +37,9 @@ _LEAST_IN_FLIGHT = 2
 """Minimum number of pieces in progress, of any size."""
 
 
-class Lanes:
-    """Prepares pieces in parallel and finishes those of a lane in order. After an error, later
-    pieces of the lane fail with it, and `put` and `wait` raise it.
+class OrderedTasks:
+    """Prepares pieces in parallel and finishes those of a queue in order. After an error, later
+    pieces of the queue fail with it, and `put` and `wait` raise it.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -52,7 +52,7 @@ class Lanes:
 
     def put(
         self,
-        lane: object,
+        queue: object,
         rows: int,
         prepare: Callable[[], _T],
         carry_out: Callable[[_T], object],
@@ -60,10 +60,10 @@ class Lanes:
         """Add a piece; waits while enough are in progress."""
         while len(self._running) >= _LEAST_IN_FLIGHT and self._rows() >= self._most_rows:
             self._running.popleft()[0].result()
-        earlier = self._last.get(lane)
+        earlier = self._last.get(queue)
         prepared = self._preparing.submit(prepare)
         piece: Future[object] = self._pool.submit(_run, earlier, prepared, carry_out)
-        self._last[lane] = piece
+        self._last[queue] = piece
         self._running.append((piece, rows))
 
     def _rows(self) -> int:

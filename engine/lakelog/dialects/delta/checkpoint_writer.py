@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakelog.dialects.delta.checkpoint_files import (
     CheckpointFile,
     JsonFile,
-    Lanes,
+    OrderedTasks,
     ParquetFile,
     new_sidecar,
 )
@@ -108,7 +108,7 @@ class DeltaCheckpointWriter:
         self._held = FileActionCounts()
         self._meta: list[pl.DataFrame] = []
         self._batch_rows = max(plan.row_group_rows, plan.batch_rows)
-        self._lanes = Lanes(2 * self._batch_rows)
+        self._tasks = OrderedTasks(2 * self._batch_rows)
         self._tops: list[CheckpointFile] = []
         self._sidecars: list[_Sidecar] = []
         self._files, self._typed = file_action_columns(plan)
@@ -192,7 +192,7 @@ class DeltaCheckpointWriter:
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]
         for part in rows.iter_slices(self._batch_rows):
-            self._lanes.put(file, part.height, partial(file.prepare, part, kind), file.append)
+            self._tasks.put(file, part.height, partial(file.prepare, part, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
         """Write file actions of one kind, about 65,536 rows at a time, after `write_meta`."""
@@ -266,7 +266,7 @@ class DeltaCheckpointWriter:
 
         for part in rows.iter_slices(self._batch_rows):
             prepare = partial(sidecar.file.prepare, part, kind)
-            self._lanes.put(sidecar.file, part.height, prepare, partial(append, part))
+            self._tasks.put(sidecar.file, part.height, prepare, partial(append, part))
 
     def _close_sidecar(self, sidecar: _Sidecar) -> None:
         sidecar.is_full = True
@@ -283,21 +283,21 @@ class DeltaCheckpointWriter:
             sidecar.action = file
             sidecar.staged = staged
 
-        self._lanes.put(sidecar.file, 0, lambda: None, close)
+        self._tasks.put(sidecar.file, 0, lambda: None, close)
 
     def finish(self) -> StagedCheckpoint:
         """Close the files."""
         if self._sidecars and not self._sidecars[-1].is_full:
             self._close_sidecar(self._sidecars[-1])
-        self._lanes.wait()
+        self._tasks.wait()
         if self._is_v2:
             self._write_manifest()
-        self._lanes.wait()
+        self._tasks.wait()
         tops = []
         for file in self._tops:
             self._closed.append(file.path)
             tops.append(file.close())
-        self._lanes.stop()
+        self._tasks.stop()
         plan = self._plan
         rank = rank_of(plan.layout, len(tops))
         checkpoint = Checkpoint.of_files(plan.version, plan.layout, rank, tops)
@@ -339,7 +339,7 @@ class DeltaCheckpointWriter:
 
     def abandon(self) -> None:
         """Delete the written files, if the store allows it."""
-        self._lanes.stop()
+        self._tasks.stop()
         for file in (*self._tops, *(sidecar.file for sidecar in self._sidecars)):
             try:
                 file.abandon()

@@ -28,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.dialects.checkpoint_sources import Held
+from lakelog.dialects.checkpoint_sources import FileTotals
 from lakelog.dialects.delta.last_checkpoint import read_last_checkpoint, read_version_checksum
 from lakelog.dialects.delta.names import LAST_CHECKPOINT
 from lakelog.dialects.log_content import Checkpoint, RecordedCounts, RecordMismatchError
@@ -76,7 +76,7 @@ class RecordedContent:
             return {}
         return read_version_checksum(self._store, self._checkpoint.version) or {}
 
-    def require_actions(self, held: Held | None) -> None:
+    def require_actions(self, held: FileTotals | None) -> None:
         """Compare the number of actions, if it is known, with the pointer's ``size``."""
         pointer = self._pointer
         if held is None or pointer.actions is None or held.actions >= pointer.actions:
@@ -90,7 +90,9 @@ class RecordedContent:
             replace(self._checkpoint, recorded=replace(pointer, actions=None), pointer_path=None),
         )
 
-    def require_files(self, adds: int, held: Held | None, add_bytes: int | None = None) -> None:
+    def require_files(
+        self, adds: int, held: FileTotals | None, add_bytes: int | None = None
+    ) -> None:
         """Compare count and length of live files with pointer and checksum. The checksum is
         computed from commits, so it confirms the checkpoint if it agrees.
         """
@@ -182,7 +184,7 @@ class RecordedContent:
         return error
 
 
-def _is_of(pointer: RecordedCounts, held: Held) -> bool:
+def _is_of(pointer: RecordedCounts, held: FileTotals) -> bool:
     """Whether the pointer was written for files of this length, but with other counts."""
     size = pointer.actions if pointer.size_bytes is None else pointer.size_bytes
     return size == held.size_bytes
