@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -133,6 +134,14 @@ def test_a_damaged_column_of_a_checkpoint_is_found_and_repaired(tmp_path: Path, 
     with without_warnings():
         follow(report, "checkpoint-damaged")
     assert kinds(table) == []
+
+
+def test_a_log_compaction_of_deltalake_is_a_note(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 5)
+    deltalake.DeltaTable(str(tmp_path / "t")).compact_logs(1, 4)
+    (found,) = examined(table).findings
+    assert (found.severity, found.kind, found.remedy) == ("info", "compaction-ignored", None)
+    assert "compacted.json was ignored: the log compaction has no end marker" in found.problem
 
 
 def test_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Path) -> None:

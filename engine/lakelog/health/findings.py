@@ -55,6 +55,7 @@ _SKEW_BYTES_LEAST = 1 << 30
 
 UNCHECKED = "external-unchecked"
 INCOMPLETE, BLOCKED = "checkpoint-incomplete", "version-blocked"
+COMPACTION = "compaction-ignored"
 _FILE_KINDS = (
     "data-missing",
     "data-length",
@@ -277,6 +278,9 @@ def _damage(facts: TableFacts) -> Iterator[Finding]:
             yield Finding(severity, kind, text, remedy, num_files, paths)
         elif kind == INCOMPLETE:
             more = "readers use other files, and cleanup deletes it when its version expires"
+            yield Finding(INFO, kind, f"{text}; {more}")
+        elif kind == COMPACTION:
+            more = "its commits are read instead; if it is truncated, delete it for other readers"
             yield Finding(INFO, kind, f"{text}; {more}")
         elif kind == BLOCKED:
             yield Finding(ERROR, kind, text)

@@ -29,6 +29,7 @@ from lakelog.errors import (
 )
 from lakelog.health.findings import (
     BLOCKED,
+    COMPACTION,
     INCOMPLETE,
     UNCHECKED,
     Damage,
@@ -269,8 +270,11 @@ def _of_log(log: Log, snapshot: LogSnapshot) -> Iterator[Damage]:
     pointer = os.path.basename(log.dialect.pointer_path)
     refused = [*_of_next_version(log, snapshot), *_of_checksum(snapshot), *_of_files(snapshot)]
     avoided = [text for text in snapshot.provenance.warnings if pointer not in text]
-    incomplete = set(log.list_all().notes)
-    found = [Damage(INCOMPLETE if text in incomplete else "checkpoint", text) for text in avoided]
+    kinds = dict.fromkeys(log.list_all().notes, INCOMPLETE)
+    for compaction in snapshot.read_state(lambda state: state.segment.compactions):
+        named = [text for text in avoided if text.startswith(compaction.path)]
+        kinds |= dict.fromkeys(named, COMPACTION)
+    found = [Damage(kinds.get(text, "checkpoint"), text) for text in avoided]
     yield from found
     yield from _of_pointer(log, is_damaged=any(each.kind == "checkpoint" for each in found))
     yield from refused
