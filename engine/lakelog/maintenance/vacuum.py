@@ -69,7 +69,7 @@ from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 from lakelog.transaction.file_rules import LOG_FOLDERS, table_folders
 from lakelog.transaction.write_support import check_writable
-from lakelog.wal.placement import LOG_FOLDER
+from lakelog.wal.placement import INGEST_FILE, LOG_FOLDER, STORE_FILE
 from lakelog.wal.segments import LOCK_NAME
 
 _VECTOR_COLUMNS = actions.DV_COLUMNS[:2]  # which name the file
@@ -77,7 +77,7 @@ _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
 _BEGUN = rf"(^|/){TEMPORARY.pattern}$"
 _ODD = rf"{ABSOLUTE}|//|(^|/)\.\.?(/|$)"
-_LOCK = rf"(^|/)({LOG_FOLDER}/)?{re.escape(LOCK_NAME)}$"
+_OF_A_LOG = rf"(^|/)({'|'.join(map(re.escape, (LOCK_NAME, STORE_FILE, INGEST_FILE)))})$"
 _DELETED_AT_ONCE = 10_000
 _SIZES = ("size_bytes", "size", "length")
 _TIMES = ("modified_ms", "modificationTime", "modification_time")
@@ -329,12 +329,12 @@ class Vacuum:
         kept = dict.fromkeys(("referenced", "young", "hidden"), 0)
         deletable: list[pl.DataFrame] = []
         nested: set[str] = set()
-        logs: set[str] = set()
+        of_logs: set[str] = set()
         seen = 0
         for batch in listing.batches():
             seen += batch.height
             nested |= table_folders(batch["path"])
-            logs |= _log_owners(batch["path"])
+            of_logs.update(batch["path"].filter(batch["path"].str.contains(_OF_A_LOG)))
             left = batch
             for why, stays in (
                 ("hidden", hidden.holds),
@@ -358,9 +358,8 @@ class Vacuum:
         if not listing.is_complete:
             nested |= _tables_above(self.log.store, files["path"])
         links = [link.name for link in listing.links if is_unicode(link.name)]
-        linked = [name for name in links if name.rpartition("/")[2] == LOG_FOLDER]
-        logs |= _log_owners(pl.Series(linked, dtype=pl.String) + f"/{LOCK_NAME}")
-        for why, folders in (("nested table", nested), ("write-ahead log", logs)):
+        of_logs.update(f"{name}/{LOCK_NAME}" for name in links if _name(name) == LOG_FOLDER)
+        for why, folders in (("nested table", nested), ("write-ahead log", _log_folders(of_logs))):
             is_inside = inside(files["path"], folders)
             kept[why] = int(is_inside.sum())
             files = files.filter(~is_inside)
@@ -661,12 +660,24 @@ def _tables_above(store: LogStore, paths: pl.Series) -> set[str]:
     return _tables_of(log for each in asked for log in compress(each, store.has_folders(each)))
 
 
-def _log_owners(paths: pl.Series) -> set[str]:
-    """The directories of logs, or of the keyed stores and Ingestors that have them, of the paths of
-    all files.
+def _log_folders(paths: Collection[str]) -> set[str]:
+    """The directories of logs, or of the keyed stores and Ingestors that have them, from the paths
+    of all lock and state files.
     """
-    locks = paths.filter(paths.str.contains(_LOCK))
-    return set(locks.str.replace(_LOCK, "").to_list())
+    found = {_folder(path) for path in paths if _name(path) == LOCK_NAME}
+    owners = {_folder(path) for path in paths if _name(path) != LOCK_NAME}
+    return {
+        _folder(log) if _name(log) == LOG_FOLDER and _folder(log) in owners else log
+        for log in found
+    }
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:
