@@ -65,6 +65,11 @@ def test_transactions_never_expire_by_default() -> None:
     assert transaction_retention_ms(properties) == DAY_MS
 
 
+def test_retention_of_transactions_has_an_exact_key() -> None:
+    # As in Delta on Spark: else a version of an application would be written twice.
+    assert transaction_retention_ms({"delta.settransactionretentionduration": "1 day"}) is None
+
+
 @pytest.mark.parametrize("function", [deleted_file_retention_ms, transaction_retention_ms])
 def test_malformed_property_is_named(function: Callable[[dict[str, str]], object]) -> None:
     names = ("delta.deletedFileRetentionDuration", "delta.setTransactionRetentionDuration")

@@ -24,13 +24,14 @@ DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """Retention of tombstones, in milliseconds (default: one week)."""
-    found = _interval_ms(configuration, _DELETED_FILE_RETENTION)
+    value = in_any_case(configuration, _DELETED_FILE_RETENTION)
+    found = _interval_ms(_DELETED_FILE_RETENTION, value)
     return DELETED_FILE_RETENTION_MS if found is None else found
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """Retention of transaction identifiers, in milliseconds; None: unlimited."""
-    return _interval_ms(configuration, _TRANSACTION_RETENTION)
+    return _interval_ms(_TRANSACTION_RETENTION, configuration.get(_TRANSACTION_RETENTION))
 
 
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
@@ -41,8 +42,7 @@ def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> 
         return None
 
 
-def _interval_ms(configuration: Mapping[str, str | None], name: str) -> int | None:
-    value = in_any_case(configuration, name)
+def _interval_ms(name: str, value: str | None) -> int | None:
     try:
         return None if value is None else property_ms(value)
     except InvalidInputError as cause:
