@@ -584,6 +584,21 @@ def test_missing_commit_is_not_repaired(tmp_path: Path) -> None:
     assert ("log", "refuse") in kinds_and_actions(plan)
 
 
+@pytest.mark.parametrize("damage", ["copied", "truncated"])
+def test_damaged_commit_below_a_valid_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
+    table = checkpointed(tmp_path / "table")
+    logs = tmp_path / "table" / "_delta_log"
+    commit = logs / f"{3:020d}.json"
+    copy = (logs / f"{2:020d}.json").read_text()
+    commit.write_text(copy if damage == "copied" else commit.read_text()[:-50])
+    plan = plan_of(table)
+    (finding,) = plan.findings.filter(path=f"_delta_log/{commit.name}").rows(named=True)
+    assert finding["action"] == "refuse"
+    assert "damaged" in finding["problem"]
+    assert not plan.is_clean
+    assert not repaired(table).repaired.height
+
+
 @pytest.mark.parametrize("fault", ["fail", "lost"])
 def test_table_is_readable_after_any_fault_and_a_second_repair_succeeds(
     tmp_path: Path, fault: Fault

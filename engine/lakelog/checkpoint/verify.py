@@ -91,7 +91,8 @@ class VerifyReport(Displayed):
             decides which; None if a record of the version proves that the checkpoint is wrong.
         differences: The first 100 file actions on one side only: ``side`` (``missing``: not in the
             checkpoint; ``unexpected``: only in the checkpoint), ``actionType``, ``path``, ``dvId``.
-        error: The error of reading it, if ``broken``.
+        error: The error of reading it, if ``broken``; or of the files to replay it from, if
+            ``unprovable`` because they are damaged.
         seconds: Duration in seconds.
     """
 
@@ -318,6 +319,7 @@ class _Proof:
                     report,
                     verdict="unprovable",
                     reason=f"the files that are needed to replay it are damaged: {error.message}",
+                    error=error,
                 )
         report = replace(report, expected=expected.whole, replayed=replayed)
         return self._verdict(report, comparison, (own, found), (other, expected))

@@ -204,7 +204,10 @@ def _of_checkpoint(
 ) -> Iterator[Finding]:
     path, version = checkpoint.paths[0], checkpoint.version
     reason = report.reason or "its content differs"
-    if report.verdict == "unprovable":
+    if report.verdict == "unprovable" and report.error is not None:
+        why = "the checkpoint is readable; restore the damaged file from a copy, to verify it"
+        yield Finding("checkpoint", report.error.path or path, version, reason, REFUSE, why)
+    elif report.verdict == "unprovable":
         why = "it is valid, and the files that would verify it were not found"
         yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint=checkpoint)
     elif report.doubt is not None:
