@@ -107,6 +107,22 @@ def test_broken_checkpoint_is_not_written_from_a_doubtful_one(tmp_path: Path, fo
     assert live(tmp_path) == expected
 
 
+@each_format
+def test_broken_checkpoint_is_written_from_a_valid_one_above_a_damaged_commit(
+    tmp_path: Path, form: str
+) -> None:
+    made(tmp_path, form, commits=9)
+    expected = live(tmp_path)
+    cut = commit(tmp_path, 2, form)
+    cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
+    newest(tmp_path, form, "*9.checkpoint*").write_bytes(b"broken")
+    table = lakelog.open(str(tmp_path))
+    written = table.repair(plan=False).repaired
+    assert ("checkpoint", 9) in written.select("kind", "version").rows()
+    assert live(tmp_path) == expected
+    assert table.verify().is_proved
+
+
 def test_checksum_is_not_replaced_if_only_a_doubtful_checkpoint_denies_it(tmp_path: Path) -> None:
     table = made(tmp_path)
     path = tmp_path / LOG["delta"] / f"{6:020d}.crc"

@@ -189,7 +189,8 @@ def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> C
         findings = list(_of_checkpoint(log, checkpoint, report, written, doubtful))
         found += findings
         sources = {path for c in doubtful for path in c.paths}
-        if any(f.action == REFUSE for f in findings) or not sources.isdisjoint(report.replayed):
+        is_refused = any(f.action == REFUSE and f.checkpoint is not None for f in findings)
+        if is_refused or not sources.isdisjoint(report.replayed):
             doubtful.add(checkpoint)
     progress("verify", count, count)
     return Checkpoints(found[::-1], doubtful)
