@@ -188,14 +188,11 @@ SAMPLE = "LAKELOG_SAMPLE"
 """``all`` runs every case of `sampled` tests; a number is the seed of the sample."""
 
 
-ON_SPARK = ("tests/spark/test_[a-l]*", "tests/spark/*")
-"""Two parts with a session each, because one worker takes longer for both than the others for all
-other tests.
-"""
-ON_ONE_WORKER = (*ON_SPARK, "tests/kernel/*", "tests/storage/*")
-"""Tests with a JVM or servers in common, which every other worker would start too."""
+ON_SPARK = "tests/spark/*"
+ON_ONE_WORKER = (ON_SPARK, "tests/kernel/*", "tests/storage/*")
+"""Folders of tests with a JVM or servers in common, which every other worker would start too."""
 LONG = (
-    *ON_SPARK,
+    ON_SPARK,
     "tests/test_notebooks.py",
     "tests/test_documentation.py",
     "tests/storage/*",
