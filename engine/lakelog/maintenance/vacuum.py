@@ -36,6 +36,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from posixpath import basename, dirname
 from typing import Any
 
 import polars as pl
@@ -358,7 +359,7 @@ class Vacuum:
         if not listing.is_complete:
             nested |= _tables_above(self.log.store, files["path"])
         links = [link.name for link in listing.links if is_unicode(link.name)]
-        of_logs.update(f"{name}/{LOCK_NAME}" for name in links if _name(name) == LOG_FOLDER)
+        of_logs.update(f"{name}/{LOCK_NAME}" for name in links if basename(name) == LOG_FOLDER)
         for why, folders in (("nested table", nested), ("write-ahead log", _log_folders(of_logs))):
             is_inside = inside(files["path"], folders)
             kept[why] = int(is_inside.sum())
@@ -664,20 +665,12 @@ def _log_folders(paths: Collection[str]) -> set[str]:
     """The directories of logs, or of the keyed stores and Ingestors that have them, from the paths
     of all lock and state files.
     """
-    found = {_folder(path) for path in paths if _name(path) == LOCK_NAME}
-    owners = {_folder(path) for path in paths if _name(path) != LOCK_NAME}
+    found = {dirname(path) for path in paths if basename(path) == LOCK_NAME}
+    owners = {dirname(path) for path in paths if basename(path) != LOCK_NAME}
     return {
-        _folder(log) if _name(log) == LOG_FOLDER and _folder(log) in owners else log
+        dirname(log) if basename(log) == LOG_FOLDER and dirname(log) in owners else log
         for log in found
     }
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def inside(paths: pl.Series, folders: Collection[str]) -> pl.Series:
