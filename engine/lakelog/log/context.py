@@ -94,16 +94,20 @@ def list_again(
     attempt: Callable[[], _T],
     is_outdated: Callable[[Exception], bool],
     errors: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
+    is_final: Callable[[_T], bool] = lambda _: True,
 ) -> _T:
     """Call `attempt`, which lists the log and reads from the listing, a limited number of times
-    while it fails because cleanup removed listed files (`is_outdated`).
+    while it fails because cleanup removed listed files (`is_outdated`), or its result is not final.
     """
     for _ in range(MOST_ATTEMPTS - 1):
         try:
-            return attempt()
+            found = attempt()
         except errors as error:
             if not is_outdated(error):
                 raise
+        else:
+            if is_final(found):
+                return found
     return attempt()
 
 

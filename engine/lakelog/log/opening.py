@@ -29,7 +29,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.base_checkpoint import Base
-from lakelog.log.context import MOST_ATTEMPTS, Log, list_again
+from lakelog.log.context import Log, list_again
 from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
@@ -118,20 +118,22 @@ def with_stable_listing(
     """Call `read` with a listing of the whole log; again, a limited number of times, if cleanup
     deleted listed files and `read` failed or its result is not final.
     """
-    attempts = 0
-    while True:
-        attempts += 1
+    listed: set[str] = set()
+
+    def attempt() -> _T:
+        nonlocal listed
         listing = log.list_all()
-        try:
-            found = read(listing)
-        except (CorruptionError, NotFoundError):
-            if attempts == MOST_ATTEMPTS or _log_paths(listing) <= _log_paths(log.list_all()):
-                raise
-        else:
-            if is_final(found) or attempts == MOST_ATTEMPTS:
-                return found
-            if _log_paths(listing) <= _log_paths(log.list_all()):
-                return found
+        listed = _log_paths(listing)
+        return read(listing)
+
+    def is_outdated() -> bool:
+        return not listed <= _log_paths(log.list_all())
+
+    return list_again(
+        attempt,
+        lambda _: is_outdated(),
+        is_final=lambda found: is_final(found) or not is_outdated(),
+    )
 
 
 def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:
