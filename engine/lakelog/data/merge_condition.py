@@ -24,7 +24,7 @@ from lakelog.data.conform import has_equivalent
 from lakelog.display import path_text
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import as_names
-from lakelog.model.column_names import spelled, struct_path
+from lakelog.model.column_names import field_at, spelled, struct_path
 from lakelog.model.contract import (
     VOID,
     DataType,
@@ -110,7 +110,8 @@ class MergeCondition:
         def key(ours: Path, own: Path) -> pl.Series:
             values = pl.concat([values_of(rows, own) for rows in source])
             if values.dtype.is_numeric():
-                field = struct_path(target, path_text(ours, quote=True))[-1]
+                field = field_at(target, ours)
+                assert field is not None, "keys are paths of the target"
                 values = _as_numbers(values, to_polars(field.type))
             return values.alias(key_name(ours))
 

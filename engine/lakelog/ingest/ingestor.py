@@ -665,7 +665,8 @@ class Ingestor(Closing):
                 raise
             except Exception as cause:
                 message = f"a commit of the ingest log failed: {cause}"
-                self._failed(internal := InternalError(message, path=self._table.path))
+                internal = InternalError(message, path=self._table.path)
+                self._failed(internal)
                 raise internal from cause
         with self._changed:
             lag_s = self._clock() - self._oldest_s

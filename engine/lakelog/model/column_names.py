@@ -2,14 +2,15 @@
 of a path, may be in backquotes.
 
 `known_name` finds one of several names, `column_path` a column or a field inside one, `struct_path`
-only those outside of lists and maps. A name that fits several is refused.
+only those outside of lists and maps; a name that fits several is refused. `field_at` finds one by
+its exact names.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from lakelog.display import path_text
@@ -89,6 +90,18 @@ def struct_path(schema: Struct, given: str, hint: str = "") -> tuple[Field, ...]
         path.append(type_.fields[type_.names.index(name)])
         type_ = path[-1].type
     return tuple(path)
+
+
+def field_at(schema: Struct, path: Sequence[str]) -> Field | None:
+    """A column, or a field of one, by its exact names."""
+    type_: DataType = schema
+    field = None
+    for name in path:
+        field = type_.field(name) if isinstance(type_, Struct) else None
+        if field is None or field.name != name:
+            return None
+        type_ = field.type
+    return field
 
 
 def _paths(type_: DataType, rest: str, form: Callable[[str], str]) -> Iterator[tuple[str, ...]]:

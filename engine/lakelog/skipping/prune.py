@@ -15,7 +15,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
-from lakelog.model.column_names import close_names
+from lakelog.model.column_names import close_names, field_at
 from lakelog.model.contract import field_of, tree_of
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
@@ -88,7 +88,7 @@ def row_wise(
     node = _json(expr)
     columns = tuple(n for n in schema.names if n in roots)
     path = _path(node)
-    if path is not None and (named := _field_at(schema, path)) is not None:
+    if path is not None and (named := field_at(schema, path)) is not None:
         return contract.to_polars(named.type), columns
     if empty is None:
         used = [f for f in map(schema.field, columns) if f is not None]
@@ -550,7 +550,7 @@ class _Walker:
 
     def _bounds(self, path: tuple[str, ...]) -> Values | None:
         """The interval of a column or a struct's field, by statistics."""
-        field = _field_at(self.schema, path)
+        field = field_at(self.schema, path)
         if field is None:
             return None
         type_ = field.type
@@ -614,18 +614,6 @@ def _path(node: Any) -> tuple[str, ...] | None:
             parent = _path(inner)
             return None if parent is None else (*parent, name)
     return None
-
-
-def _field_at(schema: contract.Struct, path: Sequence[str]) -> contract.Field | None:
-    """A column, or a field of one, by its exact names."""
-    type_: contract.DataType = schema
-    field = None
-    for name in path:
-        field = type_.field(name) if isinstance(type_, contract.Struct) else None
-        if field is None or field.name != name:
-            return None
-        type_ = field.type
-    return field
 
 
 def _literal(expr: pl.Expr) -> pl.Series | None:
